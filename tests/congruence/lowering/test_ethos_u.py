@@ -265,6 +265,18 @@ def test_what_vela_gets_wrong_is_written_otherwise(model, chip, tmp_path):
     assert compare(result, chip, tmp_path, count=4).differing == 0
 
 
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(8, 8, 1), (16, 16, 2), (7, 4, 3)])
+def test_patches_with_a_border_have_their_bias_once(kernel, stride, pad, tmp_path):
+    """The U85 sums them up tap by tap, each with the bias in its stream."""
+    weights = RNG.normal(0, 0.1, (16, 3, kernel, kernel)).astype(np.float32)
+    constants = {"w": weights, "b": RNG.normal(0, 2.0, 16).astype(np.float32)}
+    model = one("Conv", (1, 3, 32, 32), constants, strides=[stride, stride], pads=[pad] * 4)
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(to_bytes(lower(model)))
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
+    assert compare(result, "ethos-u85-256", tmp_path, count=4).differing == 0
+
+
 def test_what_a_memory_held_before_is_no_index(tmp_path):
     floating, result, model = tmp_path / "float.tflite", tmp_path / "integers.tflite", sine_between_convolutions()
     floating.write_bytes(to_bytes(lower(model)))

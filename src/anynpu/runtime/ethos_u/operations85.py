@@ -178,7 +178,9 @@ class Machine85(Machine):
             self._output(op, memories, self._accumulated(op, memories, total), None)
             return
         filters = self._filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)
-        total = self._sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize) + filters.bias
+        total = self._sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize)
+        if not _keeps(op):  # the bias is added with the scale, where the sums leave
+            total = total + filters.bias
         self._output(op, memories, self._accumulated(op, memories, total), filters)
 
     def _accumulated(self, op: Operation, memories: Memories, total: Array) -> Array:
@@ -312,7 +314,7 @@ class Machine85(Machine):
     def _output(self, op: Operation, memories: Memories, total: Array, filters: Filters | None) -> None:
         """Scales, adds the zero point, clips, looks up the table, and stores, chains or keeps the result."""
         precision = op.register("OFM_PRECISION")
-        if op.register("ACC_FORMAT") >> 6 & 1 or precision >> 14 == UNUSED:
+        if _keeps(op):
             memories.accumulator = total
             return
         scale, places, rounding = _ofm_scale(op)
@@ -364,6 +366,11 @@ class Machine85(Machine):
         if entries == 256:
             return np.asarray(table[np.clip(values, 0, 255) if function == 1 else np.clip(values, -128, 127) + 128])
         return interpolate(table, np.clip(values, -32768, 32767))
+
+
+def _keeps(op: Operation) -> bool:
+    """Tells whether the sums stay in the accumulator, for the next operation."""
+    return bool(op.register("ACC_FORMAT") >> 6 & 1) or op.register("OFM_PRECISION") >> 14 == UNUSED
 
 
 def _places(op: Operation, axis: str, count: int) -> tuple[Array, Array, int]:

@@ -167,7 +167,8 @@ static void compute_block(ref_machine *m, const convolution *v)
                 const int64_t sum = v->depthwise
                                         ? dot_depthwise(v->patch + (depth == 1 ? 0 : out), weights, elements, depth)
                                         : dot(v->patch, weights, length, safe);
-                ref_put(m, &v->out, y, x, out, ref_plus(sum, c->bias), c->scale, c->places);
+                const int64_t bias = v->out.keeps ? 0 : c->bias; /* It is added with the scale, where sums leave. */
+                ref_put(m, &v->out, y, x, out, ref_plus(sum, bias), c->scale, c->places);
             }
         }
     }
