@@ -23,6 +23,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.measured import Place, measured
+from anynpu.quantize.most_samples import kept_by_most
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
@@ -99,6 +100,7 @@ def quantize_file(
     behind = followers(net)
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
     observed_ranges = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
+    observed_ranges = kept_by_most(net, observed_ranges, observed, plan, around(form.graph, plan.float_tensors))
     ranges = observed_ranges | dict(fixed.ranges)
     origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
     origins |= fixed.origins
@@ -136,7 +138,7 @@ def _repaired(
 
     if not plan.bias_correction:
         return changed, effects
-    result, more = measured(changed, form, pieces, data, in_float)
+    result, more = measured(changed, form, pieces, data, ranges, in_float)
     return result, (*effects, *more)
 
 

@@ -9,7 +9,7 @@ next piece is executed on what this one gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.followers import Pointwise
 from anynpu.quantize.functions import followers, functions
 from anynpu.quantize.net import Change, Floats, Form, Net
+from anynpu.quantize.ranges import Range
 from anynpu.tensors import Array
 
 SAMPLES = 48
@@ -89,26 +90,28 @@ def places(net: Net, unrounded: Collection[str]) -> list[Place]:
 
 
 def measured(
-    form: F, exact: F, execute: Open, data: Dataset, unrounded: Collection[str]
+    form: F, exact: F, execute: Open, data: Dataset, ranges: Mapping[str, Range], unrounded: Collection[str]
 ) -> tuple[F, tuple[PassEffect, ...]]:
     """Returns the float model with the biases that its quantised form needs to keep the means that `exact`, the model
-    as it was before anything made up for rounding, has behind its functions; and what that changed."""
+    as it was before anything made up for rounding, has behind its functions, within `ranges`; and what that changed."""
     does = "biases keep the means behind functions, measured layer by layer"
 
     def measure(given: F) -> tuple[F, int]:
-        return biases_measured(given, exact, execute, data, unrounded)
+        return biases_measured(given, exact, execute, data, ranges, unrounded)
 
     return passes.run((Pass("measured-biases", does, measure, keeps_results=False),), form)
 
 
-def biases_measured(form: F, exact: F, execute: Open, data: Dataset, unrounded: Collection[str]) -> tuple[F, int]:
+def biases_measured(
+    form: F, exact: F, execute: Open, data: Dataset, ranges: Mapping[str, Range], unrounded: Collection[str]
+) -> tuple[F, int]:
     """Returns the float model with measured biases, and how many there are."""
     net = form.net()
     chosen = places(net, unrounded)
     if not chosen or data.count < FEWEST:
         return form, 0
     samples = [data.sample(at) for at in spread(data.count, min(data.count, SAMPLES))]
-    targets = _targets(exact, chosen, samples)
+    targets = _targets(exact, chosen, samples, ranges)
     change, pieces = Change(net), execute(chosen, samples)
     for place in pieces.places:
         shift = targets[place.result].shift(pieces.mean(place))
@@ -133,15 +136,20 @@ class _Target:
         return np.clip((self.mean - mean) / steep, -farthest, farthest).astype(np.float32)
 
 
-def _targets(form: Form, chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> dict[str, _Target]:
+def _targets(
+    form: Form, chosen: Sequence[Place], samples: Sequence[dict[str, Array]], ranges: Mapping[str, Range]
+) -> dict[str, _Target]:
+    """Returns what the float model gives at each place. What a range clips is no error of a mean: a bias that gave it
+    back would move all samples for the sake of the few that are too loud."""
     run = form.run([place.result for place in chosen])
     rows: dict[str, list[tuple[Floats, Floats, Floats]]] = {place.result: [] for place in chosen}
     for sample in samples:
         computed = run(sample)
         for place in chosen:
-            values = computed[place.result]
+            values, limits = computed[place.result], ranges[place.behind]
             rise = place.of(values + _NUDGE) - place.of(values - _NUDGE)
-            means = channel_mean(place.of(values), place.axis), channel_mean(rise, place.axis) / (2 * _NUDGE)
+            kept = np.clip(place.of(values), min(limits.min, 0.0), max(limits.max, 0.0))
+            means = channel_mean(kept, place.axis), channel_mean(rise, place.axis) / (2 * _NUDGE)
             others = tuple(axis for axis in range(values.ndim) if axis != place.axis % values.ndim)
             rows[place.result].append((*means, values.std(axis=others).astype(np.float64)))
     return {name: _Target(*np.mean(each, axis=0)) for name, each in rows.items()}

@@ -26,6 +26,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.measured import Place, measured
+from anynpu.quantize.most_samples import kept_by_most
 from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
@@ -87,7 +88,7 @@ def write_qdq(
         def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> QdqPieces:
             return QdqPieces(quantised, names, ranges, plan, chosen, samples)
 
-        form, effect = measured(form, exact, pieces, data, unrounded)
+        form, effect = measured(form, exact, pieces, data, ranges, unrounded)
         done = (*done, *effect)
         if effect[-1].changed:
             quantised, changes = _emitted(form.model, ranges, plan, fixed)
@@ -168,7 +169,10 @@ def model_ranges(
     """Returns the range of every floating-point activation of the model over the data."""
     whole = {value.name for value in model.graph.output}
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    return collect(runner(model), data, *how, progress, whole, followers(net_of(model.graph)), observed)
+    net, observed = net_of(model.graph), SampleLimits() if observed is None else observed
+    ranges = collect(runner(model), data, *how, progress, whole, followers(net), observed)
+    unrounded = whole_operators(model.graph).unrounded | left_in_float(model.graph, plan.float_tensors).unrounded
+    return kept_by_most(net, ranges, observed, plan, unrounded)
 
 
 def _quantized(
