@@ -55,7 +55,7 @@ class Gate:
 
 
 def opened(kind: Any, artifact: Artifact) -> Any:
-    """Returns a session for a proof, where threads that wait sleep: spinning costs half as much again, and saves
+    """Returns a session for a proof, where threads that wait soon sleep: to spin on costs half as much again, and saves
     time only where nothing else runs."""
     return kind(artifact, spin=False) if kind is OrtSession else kind(artifact)
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _RENAMED = re.compile(r"(_token_\d+|/duplicated)*_kernel_time$")
 
 
+SLEEPS = {"session.force_spinning_stop": "1", "session.intra_op.spin_duration_us": "20"}
+"""Threads spin from one operator to the next, for which they would otherwise be woken a hundred times in a run, and
+sleep as soon as that takes longer or the run is over."""
+
+
 def inference_session(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "") -> Any:
     """Returns an ONNX Runtime session on the CPU; a model it refuses raises IntegrityError.
 
@@ -53,7 +58,7 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4 if quiet else 3
     options.intra_op_num_threads = threads
-    for name, value in {**({} if spin else {"session.intra_op.allow_spinning": "0"}), **entries}.items():
+    for name, value in {**({} if spin else SLEEPS), **entries}.items():
         options.add_session_config_entry(name, value)
     if plain:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -92,7 +97,8 @@ class OrtSession:
     packages = ("onnxruntime",)
 
     def __init__(self, artifact: Artifact, threads: int = 0, file: Path | None = None, spin: bool = True) -> None:
-        """`spin` lets idle threads burn their cores while they wait for work, which only a session alone gains by."""
+        """`spin` lets threads burn their cores while they wait for work, which only a session alone gains by; without
+        it they do so for a moment within a run."""
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self._file = str(file or artifact.main)

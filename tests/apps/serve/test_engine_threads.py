@@ -14,18 +14,15 @@ from anynpu.errors import ConfigError
 from anynpu.runtime.loose import open_loose
 from anynpu.runtime.ort import OrtSession
 
-SPINNING = "session.intra_op.allow_spinning"
+STOPS, LONGEST_US = "session.force_spinning_stop", "session.intra_op.spin_duration_us"
 
 
-def test_a_served_session_does_not_spin(tmp_path):
+def test_a_served_session_spins_for_a_moment_within_a_run_only(tmp_path):
     artifact = linear(tmp_path / "net")
-    served, alone = open_loose(artifact, 2), OrtSession(artifact, 2)
-    assert served._session.get_session_options().get_session_config_entry(SPINNING) == "0"
-    try:
-        spins = alone._session.get_session_options().get_session_config_entry(SPINNING)
-    except RuntimeError:  # not set: ONNX Runtime's own default, which is to spin
-        spins = ""
-    assert spins != "0"
+    served, alone = (each._session.get_session_options() for each in (open_loose(artifact, 2), OrtSession(artifact, 2)))
+    assert served.get_session_config_entry(STOPS) == "1" and int(served.get_session_config_entry(LONGEST_US)) <= 50
+    with pytest.raises(RuntimeError):  # not set: ONNX Runtime's own default, which is to spin on
+        alone.get_session_config_entry(STOPS)
 
 
 def test_a_thread_that_was_given_up_during_a_command_takes_nothing_more():
