@@ -95,6 +95,19 @@ def test_16_bits_and_tables(chip, reference, tmp_path):
     assert differing(compile_model(source, chip, tmp_path), source, reference, 8) == []
 
 
+def test_a_convolution_that_is_summed_up_tap_by_tap_has_its_bias_once(reference, tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    x = d.input((1, 32, 32, 3), "int8", 0.03, 5)
+    padded, out = d.like(x, (1, 34, 34, 3)), d.new((1, 4, 4, 16), "int8", 0.3, -1)
+    d.operator("PAD", [x.number, d.ints([[0, 0], [1, 1], [1, 1], [0, 0]])], [padded.number], "PadOptions")
+    weights = d.tensor((16, 8, 8, 3), "int8", 0.005, 0, d.rng.integers(-127, 127, (16, 8, 8, 3)))
+    bias = d.tensor((16,), "int32", 0.03 * 0.005, 0, 500 * np.arange(16))
+    options = {"strideW": 8, "strideH": 8, "dilationWFactor": 1, "dilationHFactor": 1, "padding": 1}
+    d.operator("CONV_2D", [padded.number, weights, bias], [out.number], "Conv2DOptions", **options)
+    source = d.write(tmp_path / "net.tflite")
+    assert differing(compile_model(source, "ethos-u85-256", tmp_path), source, reference) == []
+
+
 def test_the_working_memory_that_a_tree_gets_is_enough_and_not_much_more(tmp_path):
     """Built with exactly what a stream needs it runs; with half of that it says what is missing."""
     source = network(tmp_path / "net.tflite")
