@@ -47,20 +47,20 @@ class Load:
         shown=True,
         type=click.Choice([INFER, PIPELINE]),
     )
-    runs: int | None = flag("Exact number of runs; 10 on boards.", None, "-n", least=1, most=100000)
+    runs: int | None = flag("Exact number of runs; 10 on boards.", None, "-n", minimum=1, maximum=100000)
     warmup: int | None = flag(
-        "Exact number of warm-up runs; by default until times are stable.", None, least=0, most=100000
+        "Exact number of warm-up runs; by default until times are stable.", None, minimum=0, maximum=100000
     )
     min_time: float = flag("Minimum seconds to measure.", Settings.min_time_s, shown=True)
-    min_count: int = flag("Minimum number of runs.", Settings.min_count, least=1, most=1000000, shown=True)
+    min_count: int = flag("Minimum number of runs.", Settings.min_count, minimum=1, maximum=1000000, shown=True)
     max_time: float | None = flag("Maximum seconds to measure; 60 by default, or --min-time if that is more.", None)
-    streams: int = flag("Samples per query (multi-stream).", Settings.streams, least=1, most=10000, shown=True)
+    streams: int = flag("Samples per query (multi-stream).", Settings.streams, minimum=1, maximum=10000, shown=True)
     qps: float | None = flag("Queries per second (server).", None)
     bound: float | None = flag(
         "Maximum latency at the percentile (server); more ends with status 1.", None, metavar="MS"
     )
     percentile: float = flag("The percentile that --bound is for.", Settings.percentile, shown=True)
-    seed: int = flag("Seed of the arrivals (server).", Settings.seed, least=0, shown=True)
+    seed: int = flag("Seed of the arrivals (server).", Settings.seed, minimum=0, shown=True)
 
     def settings(self) -> Settings:
         """Returns what to do, and when it is enough, as the flags say it."""

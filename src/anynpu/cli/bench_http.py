@@ -47,11 +47,11 @@ class ServerFlags(OnDevice):
         metavar="FILE",
     )
     body: Path | None = flag("JSON file to send to a server instead of texts.", None)
-    connections: int = flag("Connections to a server.", 1, least=1, most=1000, shown=True)
+    connections: int = flag("Connections to a server.", 1, minimum=1, maximum=1000, shown=True)
     model: str = flag("The server's model, where it has several; its first by default.", "", metavar="NAME")
     token: str = flag(TOKEN, "", metavar="TEXT")
-    batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
-    pid: int | None = flag("The server's process id, if it runs here and is not found.", None, least=1)
+    batch: int = flag(BATCH, 1, minimum=1, maximum=4096, shown=True)
+    pid: int | None = flag("The server's process id, if it runs here and is not found.", None, minimum=1)
     limit: bool = flag("Find the highest rate that the server keeps up with.", False)
 
 

@@ -34,7 +34,7 @@ class Bisect(Common):
     b: str = argument(metavar="B")
     data: str = flag("Samples: .npy, .npz, a folder of images, random:8.", "", metavar="SOURCE")
     preprocess: tuple[str, ...] = flag("How images become inputs.", (), "-P", metavar="NAME=VALUE")
-    limit: int = flag("Maximum number of samples to run.", 16, least=1, shown=True)
+    limit: int = flag("Maximum number of samples to run.", 16, minimum=1, shown=True)
     tolerance: str = flag(
         "SQNR below which they disagree, or 'exact'; by default 20, or 60 if both are in floating point.",
         "",

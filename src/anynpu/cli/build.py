@@ -55,7 +55,7 @@ class Training:
         "Train with each chip's rounding in the loop: the float model teaches, and labels where the samples have them.",
         False,
     )
-    seed: int = flag("Order of the samples in training; equal seeds give equal weights.", 0, least=0, shown=True)
+    seed: int = flag("Order of the samples in training; equal seeds give equal weights.", 0, minimum=0, shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)

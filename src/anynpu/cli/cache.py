@@ -107,7 +107,7 @@ def verify(asked: Common) -> int:
 class Prune(Common):
     """What `cache prune` drops."""
 
-    older_than: float | None = flag("Drop what has not been used for this many days.", None, least=0, metavar="DAYS")
+    older_than: float | None = flag("Drop what has not been used for this many days.", None, minimum=0, metavar="DAYS")
     max_size: str | None = flag("Drop what was used longest ago until this is left: 500M, 2G.", None, metavar="SIZE")
 
 

@@ -75,7 +75,7 @@ class Compare(ServerFlags, Judging):
     preprocess: Preprocess | None = flag(
         "How images become inputs.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
     )
-    limit: int = flag("Maximum number of samples.", Asked.limit, least=1, shown=True)
+    limit: int = flag("Maximum number of samples.", Asked.limit, minimum=1, shown=True)
     metric: str = flag("Metric for labels: top1, mean_top1, ...; by default guessed from their form.", "")
     min_sqnr: float = flag(
         "Minimum SQNR of the outputs; less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True

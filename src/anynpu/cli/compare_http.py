@@ -37,10 +37,10 @@ class Turns(Common):
         "",
         metavar="SOURCE",
     )
-    launches: int = flag("Number of processes per side.", Asked.launches, least=2, most=1000, shown=True)
-    seconds: float = flag("Minimum time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)
+    launches: int = flag("Number of processes per side.", Asked.launches, minimum=2, maximum=1000, shown=True)
+    seconds: float = flag("Minimum time of a launch.", Asked.seconds, minimum=0.0, maximum=3600, shown=True)
     runs: int = flag(
-        "Minimum runs per launch, if they take at most 5 s.", Asked.runs, "-n", least=1, most=20000, shown=True
+        "Minimum runs per launch, if they take at most 5 s.", Asked.runs, "-n", minimum=1, maximum=20000, shown=True
     )
 
 
@@ -48,19 +48,21 @@ class Turns(Common):
 class ServerFlags(Turns):
     """Two servers."""
 
-    connections: int = flag("Connections to a server; each waits for its answer.", 1, least=1, most=1000, shown=True)
+    connections: int = flag(
+        "Connections to a server; each waits for its answer.", 1, minimum=1, maximum=1000, shown=True
+    )
     model: str = flag("The model of server A (and of B); its first by default.", "", metavar="NAME")
     model_b: str = flag("The model of server B, if it has another name there.", "", metavar="NAME")
     token: str = flag(TOKEN, "", metavar="TEXT")
     token_b: str = flag("Bearer token of server B, if it has one of its own.", "", metavar="TEXT")
-    batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
-    pid: int | None = flag("The process id of server A, if it runs here and is not found.", None, least=1)
-    pid_b: int | None = flag("The process id of server B.", None, least=1)
+    batch: int = flag(BATCH, 1, minimum=1, maximum=4096, shown=True)
+    pid: int | None = flag("The process id of server A, if it runs here and is not found.", None, minimum=1)
+    pid_b: int | None = flag("The process id of server B.", None, minimum=1)
     min_agreement: float | None = flag(
         "Mean cosine of the two servers' vectors (rank correlation for different widths); less: status 7.",
         None,
-        least=-1,
-        most=1,
+        minimum=-1,
+        maximum=1,
     )
 
 

@@ -72,7 +72,7 @@ class RyzenAi(Output):
     npu: str = flag("Which NPU; auto: the one found.", "auto", metavar="auto|CHIP", shown=True)
     precision: Literal["xint8", "a8w8", "a16w8", "bf16"] = flag("What Quark quantises to.", "xint8", shown=True)
     size: int = flag("Height and width of the input, a multiple of 32.", 32, shown=True)
-    runs: int | None = flag("Exact number of timed runs, instead of 700 or 15 seconds.", None, metavar="N", least=1)
+    runs: int | None = flag("Exact number of timed runs, instead of 700 or 15 seconds.", None, metavar="N", minimum=1)
     clear_cache: bool = flag("Drop what was compiled for the NPU before, so that it compiles anew.", False)
     output: str = flag("Where models and reports go.", "demo-ryzen-ai", "-o", shown=True)
     overwrite: bool = flag("Replace an earlier demo instead of keeping it.", False)

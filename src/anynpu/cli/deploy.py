@@ -29,7 +29,7 @@ class Deploy(Common):
     chip: str = flag("The chip as the probe's program names it: stm32f4x, RP2040.", "", metavar="NAME")
     probe: str = flag("OpenOCD: stlink or a .cfg file; the others: the probe's id.", "", metavar="NAME")
     address: str = flag("Where a .bin file goes: 0x08000000.", "", metavar="NUMBER")
-    timeout: float = flag("Maximum seconds.", 300.0, least=0.1, shown=True)
+    timeout: float = flag("Maximum seconds.", 300.0, minimum=0.1, shown=True)
     dry_run: bool = flag("Show the exact command, run nothing.", False)
 
 

@@ -32,10 +32,10 @@ class Detect(TaskFlags):
     sources: tuple[str, ...] = argument(metavar="IMAGE|FOLDER|VIDEO|camera:N...")
     output: Path | None = flag("Write pictures with the boxes to this folder.", None, "-o")
     overwrite: bool = flag("Replace existing pictures in the folder of -o.", False)
-    conf: float = flag("Minimum score.", Threshold.confidence, least=0, most=1, shown=True)
-    iou: float = flag("Maximum overlap within a class.", Threshold.iou, least=0, most=1, shown=True)
+    conf: float = flag("Minimum score.", Threshold.confidence, minimum=0, maximum=1, shown=True)
+    iou: float = flag("Maximum overlap within a class.", Threshold.iou, minimum=0, maximum=1, shown=True)
     classes: str | None = flag("Only these classes, by name or number.", None, metavar="NAME,...")
-    frames: int | None = flag("Maximum number of frames of a video or camera.", None, least=1)
+    frames: int | None = flag("Maximum number of frames of a video or camera.", None, minimum=1)
 
 
 @verb(Detect)

@@ -20,7 +20,7 @@ class Diagnose(Common):
 
     out: Path = argument(metavar="OUT")
     chips: tuple[str, ...] = flag("Only this chip of the build.", (), "-t", "--target", metavar="CHIP")
-    top: int = flag("How many tensors the table has.", 10, least=1, shown=True)
+    top: int = flag("How many tensors the table has.", 10, minimum=1, shown=True)
 
 
 @verb(Diagnose)

@@ -269,7 +269,7 @@ class Classify(TaskFlags):
     labels_file: Path | None = flag("The same, one per line; - is stdin.", None)
     text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
     template: str = flag("Zero-shot: the text around a label.", TEMPLATE, shown=True)
-    top: int = flag("How many classes to show.", 5, least=1, shown=True)
+    top: int = flag("How many classes to show.", 5, minimum=1, shown=True)
 
 
 @verb(Classify)

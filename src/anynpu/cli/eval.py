@@ -74,10 +74,10 @@ class Eval(Writes, Level, TaskFlags):
     text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
     template: str = flag("Zero-shot: the text around a class.", TEMPLATE, shown=True)
     rename: Mapping[str, str] = table("What the card calls a class of the data.", "--rename", metavar="NAME=LABEL")
-    conf: float = flag("Boxes: minimum score.", 0.001, least=0, most=1, shown=True)
-    iou: float = flag("Boxes: maximum overlap.", Threshold.iou, least=0, most=1, shown=True)
+    conf: float = flag("Boxes: minimum score.", 0.001, minimum=0, maximum=1, shown=True)
+    iou: float = flag("Boxes: maximum overlap.", Threshold.iou, minimum=0, maximum=1, shown=True)
     multi_label: bool = flag("Boxes: a box counts for every class above --conf, as in COCO's tables.", False)
-    limit: int | None = flag("Take only the first samples.", None, least=1)
+    limit: int | None = flag("Take only the first samples.", None, minimum=1)
     preprocess: Preprocess | None = flag(
         "How images become inputs, for a model without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
     )

@@ -27,7 +27,7 @@ class Firmware(Common):
     board: str | None = flag("The board; without it all boards are listed.", None, "-b", metavar="BOARD")
     output: Path | None = flag("Where the tree goes.", None, "-o", metavar="FOLDER")
     vectors: Path | None = flag("Known answers from this file instead.", None, metavar="FILE")
-    count: int = flag("Maximum number of known answers to embed.", VECTORS, least=1, shown=True)
+    count: int = flag("Maximum number of known answers to embed.", VECTORS, minimum=1, shown=True)
     compiled: Path | None = flag("A .tflite file that a vendor's converter made.", None, metavar="FILE")
     overwrite: bool = flag("Replace an earlier tree instead of keeping it.", False)
 

@@ -40,7 +40,7 @@ class Get(Named):
     tokenizer: str = flag("The tokenizer of a model that reads text.", "", metavar="FILE")
     renew: bool = flag("Accept another file than was fetched from there before.", False)
     overwrite: bool = flag("Replace a folder that anynpu made.", False)
-    timeout: float = flag("Seconds without data before it gives up.", 30.0, least=0.1, shown=True)
+    timeout: float = flag("Seconds without data before it gives up.", 30.0, minimum=0.1, shown=True)
 
 
 @click.group(cls=Group)

@@ -85,7 +85,7 @@ class DataFlags:
         metavar="SOURCE",
     )
     test: str = flag("Held-out samples; without it every fifth sample of --data is held out.", "", metavar="SOURCE")
-    limit: int = flag("Maximum number of samples.", Request.limit, least=1, shown=True)
+    limit: int = flag("Maximum number of samples.", Request.limit, minimum=1, shown=True)
     preprocess: Preprocess | None = flag(
         "How images become inputs: size=96x96, resize=stretch, channels=RGB, mean=0.5, ...",
         None,

@@ -42,7 +42,7 @@ class OnDevice(Common):
         metavar="DEVICE",
     )
     timeout: float = flag(
-        "Seconds that a board may take for an answer, plus 30 per inference.", ANSWER_S, least=0.1, shown=True
+        "Seconds that a board may take for an answer, plus 30 per inference.", ANSWER_S, minimum=0.1, shown=True
     )
 
 
@@ -65,7 +65,7 @@ class Run(Writes, OnDevice):
         metavar="NAME=VALUE",
         read=read_preprocess,
     )
-    limit: int | None = flag("Take only the first samples; by default one of zoo:NAME.", None, least=1)
+    limit: int | None = flag("Take only the first samples; by default one of zoo:NAME.", None, minimum=1)
     output: Path | None = flag("Write the outputs to this .npz file.", None, "-o")
     strict: bool = flag(STRICT_HELP, False)
 

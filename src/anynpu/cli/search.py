@@ -46,7 +46,7 @@ class Question(IndexFlags):
     image: Path | None = flag("Search by a picture.", None)
     text_file: Path | None = flag("Search by what a text is about.", None)
     like: str | None = flag("Search by an entry of the index: the id that a result shows.", None, metavar="ID")
-    top: int = flag("Results of each kind.", 10, least=1, most=1000, shown=True)
+    top: int = flag("Results of each kind.", 10, minimum=1, maximum=1000, shown=True)
     below: str = flag("Only files below this folder.", "", "--folder", metavar="FOLDER")
     since: str | None = flag("Only files taken or written on this day or later: 2024-05-01.", None, metavar="DATE")
     until: str | None = flag("Only files taken or written on this day or earlier.", None, metavar="DATE")
@@ -76,7 +76,7 @@ class Recall(IndexFlags):
         "--with",
         metavar="ARTIFACT",
     )
-    samples: int = flag("Pictures to draw.", 500, least=20, most=20_000, shown=True)
+    samples: int = flag("Pictures to draw.", 500, minimum=20, maximum=20_000, shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class PageAsked(IndexFlags):
     """Where the page is served."""
 
     host: str = flag("Address to listen on.", "127.0.0.1", shown=True)
-    port: int = flag("Port; 0 takes a free one.", 8091, least=0, most=65535, shown=True)
+    port: int = flag("Port; 0 takes a free one.", 8091, minimum=0, maximum=65535, shown=True)
     token_file: Path | None = flag("Require one of the tokens in this file, one per line.", None)
 
 

@@ -29,7 +29,7 @@ class ModelFlags:
         (),
         metavar="cpu|PATH",
     )
-    threads: int = flag("Of a session on the CPU; 0: half of the cores.", ModelSettings.threads, least=0)
+    threads: int = flag("Of a session on the CPU; 0: half of the cores.", ModelSettings.threads, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class AddressFlags:
     port: int = flag(
         "Port; 0 takes a free one [PORT].",
         PORT,
-        least=0,
-        most=65535,
+        minimum=0,
+        maximum=65535,
         shown=True,
         envvar=("ANYNPU_SERVE_PORT", "PORT"),
     )
@@ -65,48 +65,48 @@ class AddressFlags:
 class LimitFlags:
     """What one client may cost, and how long things may take."""
 
-    max_body: int = flag("Maximum MiB of a body.", Limits.image_bytes // MIB, least=1, most=4096, shown=True)
-    max_items: int = flag("Maximum items per request.", Limits.items, least=1, shown=True)
-    max_chars: int = flag("Maximum characters of one text.", Limits.characters, least=1, shown=True)
-    max_pixels: int = flag("Maximum pixels of a picture.", Limits.pixels, least=1, shown=True)
+    max_body: int = flag("Maximum MiB of a body.", Limits.image_bytes // MIB, minimum=1, maximum=4096, shown=True)
+    max_items: int = flag("Maximum items per request.", Limits.items, minimum=1, shown=True)
+    max_chars: int = flag("Maximum characters of one text.", Limits.characters, minimum=1, shown=True)
+    max_pixels: int = flag("Maximum pixels of a picture.", Limits.pixels, minimum=1, shown=True)
     max_queue: int = flag(
-        "Items that may wait for a model; then 429 with Retry-After.", FleetSettings.queue, least=1, shown=True
+        "Items that may wait for a model; then 429 with Retry-After.", FleetSettings.queue, minimum=1, shown=True
     )
-    max_batch: int = flag("Maximum rows that run together.", ModelSettings.most_batch, least=1, shown=True)
+    max_batch: int = flag("Maximum rows that run together.", ModelSettings.most_batch, minimum=1, shown=True)
     max_connections: int = flag(
-        "Beyond these the longest idle ones are closed.", WebLimits.connections, least=1, shown=True
+        "Beyond these the longest idle ones are closed.", WebLimits.connections, minimum=1, shown=True
     )
     max_per_address: int | None = flag(
         "Connections from one address; 0 for any number. By default 256 for addresses of other computers.",
         None,
         metavar="COUNT",
-        least=0,
+        minimum=0,
     )
     max_connect_rate: float | None = flag(
         "New connections per second from one address, ten seconds' worth at once; 0 for any number. By default 50 for "
         "addresses of other computers.",
         None,
         metavar="PER_SECOND",
-        least=0,
+        minimum=0,
     )
     deadline: float = flag(
         "Seconds for a request; clients may ask for less with X-Request-Timeout.",
         DEADLINE_S,
-        least=0.001,
-        most=3600,
+        minimum=0.001,
+        maximum=3600,
         shown=True,
     )
     run_limit: float = flag(
         "Seconds for one run; then the device counts as hung and is opened again.",
         FleetSettings.run_limit_s,
-        least=0.1,
+        minimum=0.1,
         shown=True,
     )
-    drain: float = flag("Seconds for the last requests after SIGTERM.", WebLimits.grace_s, least=0.1, shown=True)
+    drain: float = flag("Seconds for the last requests after SIGTERM.", WebLimits.grace_s, minimum=0.1, shown=True)
     canary_every: float = flag(
         "Seconds between two checks of the known answers, in idle time; 0: at start and reload only.",
         FleetSettings.canary_s,
-        least=0,
+        minimum=0,
         shown=True,
     )
     access_log: str = flag("One JSON line per request; - is stderr, none writes none.", "-", metavar="FILE", shown=True)

@@ -54,7 +54,7 @@ class Where(Common):
     """Where results go, and where they are made."""
 
     output: str = flag("Where results go; a sweep that stopped goes on from there.", "", "-o", metavar="FOLDER")
-    jobs: int | None = flag("Builds at once [number of processors].", None, "-j", least=1, most=256)
+    jobs: int | None = flag("Builds at once [number of processors].", None, "-j", minimum=1, maximum=256)
     cluster: str = flag("Build on a Dask cluster: tcp://scheduler:8786.", "", metavar="ADDRESS")
     search: float | None = flag(
         "Instead of building every combination, search all options of the quantiser for this long.",

@@ -48,7 +48,7 @@ class Install(Named):
     """A toolchain to install."""
 
     accept_licence: bool = flag("Accept the vendor's licence; it is asked for once.", False)
-    timeout: float = flag("Maximum seconds for the whole installation.", installing.LIMIT_S, least=1, shown=True)
+    timeout: float = flag("Maximum seconds for the whole installation.", installing.LIMIT_S, minimum=1, shown=True)
 
 
 @verb(Install, group=tool)
@@ -124,7 +124,7 @@ def show(asked: Named) -> int:
 class Verify(Named):
     """A toolchain to examine."""
 
-    timeout: float = flag("Seconds for the probe command.", PROBE_S, least=1, shown=True)
+    timeout: float = flag("Seconds for the probe command.", PROBE_S, minimum=1, shown=True)
 
 
 @verb(Verify, group=tool)

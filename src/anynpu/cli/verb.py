@@ -3,7 +3,7 @@
 
     @dataclass(frozen=True, kw_only=True)
     class Prune(Common):
-        older_than: float | None = flag("Drop what was not used for this many days.", None, least=0, metavar="DAYS")
+        older_than: float | None = flag("Drop what was not used for this many days.", None, minimum=0, metavar="DAYS")
 
     @verb(Prune)
     def prune(asked: Prune) -> int:
@@ -41,8 +41,8 @@ def flag(
     default: Any = MISSING,
     *names: str,
     metavar: str = "",
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     shown: bool = False,
     type: click.ParamType[Any] | None = None,
     callback: Callable[..., Any] | None = None,
@@ -59,7 +59,7 @@ def flag(
     how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback, "envvar": envvar}
     if alone is not None:
         how |= {"is_flag": False, "flag_value": alone}
-    metadata = {"names": names, "click": how, "type": type, "range": (least, most), "read": read}
+    metadata = {"names": names, "click": how, "type": type, "range": (minimum, maximum), "read": read}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -223,11 +223,11 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
 
 
 def _click_type(kind: Any, limits: Sequence[Any]) -> Any:
-    least, most = limits
+    minimum, maximum = limits
     if get_origin(kind) is Literal:
         return click.Choice(list(get_args(kind)))
     if kind is Path:
         return click.Path(path_type=Path)
-    if kind in (int, float) and (least is not None or most is not None):
-        return (click.IntRange if kind is int else click.FloatRange)(least, most)
+    if kind in (int, float) and (minimum is not None or maximum is not None):
+        return (click.IntRange if kind is int else click.FloatRange)(minimum, maximum)
     return {int: click.INT, float: click.FLOAT}.get(kind, click.STRING)

@@ -77,9 +77,9 @@ class AgentFlags(UnitFlags):
 
     collector: str | None = flag("Where samples go, such as http://collector:8620.", None, metavar="URL")
     name: str = flag("Name of this machine; its host name by default.", "", metavar="NAME")
-    interval: float = flag("", INTERVAL_S, metavar="SECONDS", least=0.1, most=3600, shown=True)
+    interval: float = flag("", INTERVAL_S, metavar="SECONDS", minimum=0.1, maximum=3600, shown=True)
     spool: Path | None = flag("Where samples wait while the collector is away.", None)
-    spool_size: int = flag("", 64, metavar="MIB", least=1, most=65_536, shown=True)
+    spool_size: int = flag("", 64, metavar="MIB", minimum=1, maximum=65_536, shown=True)
     once: bool = flag("Take one sample, send what waits, and stop; status 1 if it is not taken.", False)
     show: bool = flag("Print one sample instead of sending it.", False)
 
@@ -90,16 +90,18 @@ class Collect(UnitFlags):
 
     store_: Path | None = flag("File of samples and alerts; created if it does not exist.", None)
     host: str = flag("Address to listen on.", "127.0.0.1", shown=True)
-    port: int = flag("0 takes a free one.", PORT, least=0, most=65_535, shown=True)
-    false_alarms: float = flag(RATE_HELP, RATE, least=0.01, most=100, metavar="RATE", shown=True)
-    interval: float = flag("How often agents send.", INTERVAL_S, metavar="SECONDS", least=0.1, most=3600, shown=True)
-    keep: float = flag("Older samples are dropped.", 35.0, metavar="DAYS", least=1, most=3650, shown=True)
+    port: int = flag("0 takes a free one.", PORT, minimum=0, maximum=65_535, shown=True)
+    false_alarms: float = flag(RATE_HELP, RATE, minimum=0.01, maximum=100, metavar="RATE", shown=True)
+    interval: float = flag(
+        "How often agents send.", INTERVAL_S, metavar="SECONDS", minimum=0.1, maximum=3600, shown=True
+    )
+    keep: float = flag("Older samples are dropped.", 35.0, metavar="DAYS", minimum=1, maximum=3650, shown=True)
     hold_off: float = flag(
         "What goes wrong on a host within this time is one alert.",
         60.0,
         metavar="MINUTES",
-        least=0,
-        most=1440,
+        minimum=0,
+        maximum=1440,
         shown=True,
     )
     webhook: tuple[str, ...] = flag("Post alerts as JSON. Repeat for more.", (), metavar="URL")
@@ -110,7 +112,7 @@ class Collect(UnitFlags):
     )
     model: Path | None = flag(MODEL_HELP, None)
     limit: float = flag(
-        "Mean cosine of --method seed below which there is an alert.", LIMIT, least=0, most=1, shown=True
+        "Mean cosine of --method seed below which there is an alert.", LIMIT, minimum=0, maximum=1, shown=True
     )
     vectors: str = flag("Vector store of --method seed: a folder, or a Qdrant server's URL.", "", metavar="PLACE")
 

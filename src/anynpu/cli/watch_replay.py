@@ -34,17 +34,17 @@ class Replay(Common):
     trace: Path = argument()
     labels: Path | None = flag("Labelled faults; trace.labels.csv by default.", None)
     method: Literal["robust", "sigma", "seed"] = flag("", "robust", shown=True)
-    false_alarms: float = flag(RATE_HELP, RATE, least=0.01, most=100, metavar="RATE", shown=True)
-    sigmas: float = flag("Of --method sigma.", 3.0, least=0.1, shown=True)
+    false_alarms: float = flag(RATE_HELP, RATE, minimum=0.01, maximum=100, metavar="RATE", shown=True)
+    sigmas: float = flag("Of --method sigma.", 3.0, minimum=0.1, shown=True)
     learn: float | None = flag(
         "Time at the start that is not scored; by default four weeks, or half of a shorter trace.",
         None,
         metavar="DAYS",
-        least=0,
+        minimum=0,
     )
     model: Path | None = flag(MODEL_HELP, None)
     limit: float = flag(
-        "Mean cosine of --method seed below which there is an alarm.", LIMIT, least=0, most=1, shown=True
+        "Mean cosine of --method seed below which there is an alarm.", LIMIT, minimum=0, maximum=1, shown=True
     )
 
 
@@ -155,11 +155,11 @@ class Simulate(Common):
     """Simulated machines."""
 
     output: Path = flag("The trace, a CSV file.", MISSING, "-o")
-    hosts: int = flag("", 4, least=1, most=1000, shown=True)
-    weeks: float = flag("", 6.0, least=0.1, most=26, shown=True)
-    clean: float = flag("Weeks without faults.", 4.0, least=0, most=26, shown=True)
-    interval: float = flag("", 60.0, metavar="SECONDS", least=1, most=3600, shown=True)
-    seed: int = flag("", 0, least=0, most=1_000_000, shown=True)
+    hosts: int = flag("", 4, minimum=1, maximum=1000, shown=True)
+    weeks: float = flag("", 6.0, minimum=0.1, maximum=26, shown=True)
+    clean: float = flag("Weeks without faults.", 4.0, minimum=0, maximum=26, shown=True)
+    interval: float = flag("", 60.0, metavar="SECONDS", minimum=1, maximum=3600, shown=True)
+    seed: int = flag("", 0, minimum=0, maximum=1_000_000, shown=True)
     overwrite: bool = flag("Replace the written file if it exists.", False)
 
 

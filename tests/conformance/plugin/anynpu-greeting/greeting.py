@@ -10,7 +10,7 @@ from anynpu.cli.verb import Common, argument, flag, verb
 @dataclass(frozen=True, kw_only=True)
 class Greet(Common):
     name: str = argument()
-    times: int = flag("How often.", 1, "-n", least=1, most=3, shown=True)
+    times: int = flag("How often.", 1, "-n", minimum=1, maximum=3, shown=True)
 
 
 @verb(Greet)
