@@ -27,7 +27,8 @@ from anynpu.runtime import trial
 from anynpu.runtime.abilities import placement_of
 from anynpu.runtime.base import open_artifact, open_session
 from anynpu.runtime.versions import versions_of
-from anynpu.schema import from_json, with_seal
+from anynpu.schema import from_json
+from anynpu.seals import with_seal
 from anynpu.store import Store
 from anynpu.tasks.images import SUFFIXES, Preprocess
 from anynpu.tensors import Array

@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anynpu import schema
 from anynpu.api.feed import judging_samples, usual_metric
 from anynpu.api.live import Samples, samples_file
 from anynpu.artifact import Artifact
@@ -33,6 +32,7 @@ from anynpu.records.parts import own_version
 from anynpu.records.shared import Fidelity, Threshold
 from anynpu.runtime import trial
 from anynpu.runtime.base import choose, open_artifact, open_session
+from anynpu.seals import with_seal
 from anynpu.tasks.card import names_of
 from anynpu.tasks.images import Preprocess
 
@@ -173,7 +173,7 @@ def compare(
 def sealed_record(record: CompareRecord, gate: tuple[Threshold, ...]) -> CompareRecord:
     """Returns a comparison as a whole record, with the thresholds in force."""
     notes = (*record.notes, *sentences(gate))
-    return schema.with_seal(replace(record, gate=gate, notes=notes, anynpu=own_version()))
+    return with_seal(replace(record, gate=gate, notes=notes, anynpu=own_version()))
 
 
 def same_network(a: SideInfo, b: SideInfo, different_networks: bool) -> list[str]:

@@ -39,6 +39,7 @@ from anynpu.records.compare import (
 )
 from anynpu.records.shared import Threshold
 from anynpu.report.facts import fidelity_rows
+from anynpu.seals import check_seal
 from anynpu.tasks.images import Preprocess
 
 
@@ -189,7 +190,7 @@ def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
     if not isinstance(record, Mapping) or record.get("kind") != "bench":
         kind = record.get("kind") if isinstance(record, Mapping) else None
         raise ConfigError(f"{path}: not a bench record" + (f" but one of kind {kind}" if kind else ""))
-    note = schema.check_seal(record, str(path))
+    note = check_seal(record, str(path))
     try:
         launches, unit = launches_of(record)
     except ConfigError as error:

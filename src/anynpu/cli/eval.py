@@ -38,6 +38,7 @@ from anynpu.pipeline import disjoint
 from anynpu.records.eval import Against, ClassFigures, EvalRecord, FailedInput, ScoredData
 from anynpu.records.parts import as_json, now, own_version
 from anynpu.records.shared import Figure
+from anynpu.seals import with_seal
 from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detector, Threshold
@@ -114,7 +115,7 @@ def eval_(asked: Eval) -> int:
         notes = (*record.notes, *(note for note in other.notes if note not in record.notes), *sentences(gate))
         against = _against(subject, other, metric, rules.level)
         record = replace(record, against=against, gate=gate, notes=notes)
-    record = schema.with_seal(record)
+    record = with_seal(record)
     if asked.output is not None:
         write_whole(asked.output, as_json(schema.to_dict(record)))
     if asked.json:

@@ -14,6 +14,7 @@ from anynpu.cli.verb import flag, verb
 from anynpu.measure.compare import WORSE
 from anynpu.measure.threshold import sentences
 from anynpu.records.ledger import Change, RegressRecord
+from anynpu.seals import check_seal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def regress(asked: Regress) -> int:
     # Every record is read before the first is written: a bad one leaves the ledger as it was.
     records = {file: schema.read_json(Path(file)) for file in asked.added}
     fresh = [row for file, record in records.items() for row in rows_of(record, file)]
-    for note in filter(None, (schema.check_seal(record, file) for file, record in records.items())):
+    for note in filter(None, (check_seal(record, file) for file, record in records.items())):
         click.echo(f"note: {note}", err=True)
     count = append(path, fresh) if asked.added else 0
     ledger = read(path)

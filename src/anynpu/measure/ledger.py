@@ -21,6 +21,7 @@ from anynpu.files import writing
 from anynpu.measure.stats import TIME_UNITS, quantity
 from anynpu.records.ledger import Row
 from anynpu.records.parts import now
+from anynpu.seals import SEAL, check_seal
 
 MOST_SAMPLES = 50_000
 """Beyond this many samples a row keeps their digest and their median only."""
@@ -112,7 +113,7 @@ def rows_of(record: Any, place: str) -> list[Row]:
     """Returns the rows of a record of any kind that holds results; what holds none raises."""
     if not isinstance(record, Mapping) or "kind" not in record:
         raise ConfigError(f"{place}: not a record of anynpu", "`-f json` of build, bench, compare and eval prints one")
-    schema.check_seal(record, place)
+    check_seal(record, place)
     make = READERS.get(str(record["kind"]))
     if make is None:
         raise ConfigError(
@@ -122,7 +123,7 @@ def rows_of(record: Any, place: str) -> list[Row]:
         raise ConfigError(f"{place}: this measurement broke off; the ledger keeps whole ones only")
     version, at = str(record.get("anynpu") or ""), str(record.get("at") or now())
     try:
-        digest = schema.digest({k: v for k, v in record.items() if k != schema.SEAL})
+        digest = schema.digest({k: v for k, v in record.items() if k != SEAL})
     except ValueError:
         raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
     try:

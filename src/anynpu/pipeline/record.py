@@ -17,6 +17,7 @@ from anynpu.records.build import (
     SampleSetForm,
 )
 from anynpu.records.parts import error_form, now, own_version, receipt
+from anynpu.seals import with_seal
 
 SCHEMA_VERSION = 1
 CLAIM = "the compiler's claim: its file was not executed here"
@@ -24,7 +25,7 @@ CLAIM = "the compiler's claim: its file was not executed here"
 
 def record(result: BuildResult) -> BuildRecord:
     """Returns everything a report says of a build."""
-    return schema.with_seal(
+    return with_seal(
         BuildRecord(
             schema_version=SCHEMA_VERSION,
             kind="build",

@@ -25,6 +25,7 @@ from anynpu.records.load import load
 from anynpu.records.parts import as_json, error_form, now, own_version
 from anynpu.records.shared import ErrorForm
 from anynpu.records.sweep import SearchForm, SweepRecord, SweepRow
+from anynpu.seals import check_seal, with_seal
 from anynpu.source.load import identify
 from anynpu.store import Store
 
@@ -206,7 +207,7 @@ def keep_record(
         notes.append("a row without a latency estimate counts as the slowest when the front is drawn")
     if len({row.group for row in good}) > 1:
         notes.append("each group (one metric on one set of samples) has a front of its own")
-    result = schema.with_seal(
+    result = with_seal(
         SweepRecord(
             schema_version=SCHEMA_VERSION,
             kind="sweep",
@@ -231,7 +232,7 @@ def kept_answer(folder: Path, cell: Cell) -> BuildRecord | None:
         return None
     try:
         data = schema.parse_json(path.read_text("utf-8"))
-        schema.check_seal(data, str(path))
+        check_seal(data, str(path))
         answer = _answer(data, str(path))
     except (IntegrityError, ConfigError) as error:
         raise IntegrityError(error.message, "remove it to build it again") from None

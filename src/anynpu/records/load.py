@@ -18,7 +18,8 @@ from anynpu.records.eval import EvalRecord
 from anynpu.records.faults import faults
 from anynpu.records.ledger import RegressRecord, Row
 from anynpu.records.sweep import SweepRecord
-from anynpu.schema import JsonObject, check_seal, from_json, json_schema, near, read_json
+from anynpu.schema import JsonObject, from_json, json_schema, near, read_json
+from anynpu.seals import check_seal
 
 Record = BuildRecord | BenchRecord | CompareRecord | SweepRecord | EvalRecord
 KINDS: Mapping[str, type[Record]] = {

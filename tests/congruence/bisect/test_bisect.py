@@ -24,7 +24,8 @@ from anynpu.pipeline.bisect.run import Asked, bisect
 from anynpu.records.bisect import BisectRecord
 from anynpu.records.load import published
 from anynpu.runtime.int8_sums import instruction_set
-from anynpu.schema import check_seal, from_dict, to_dict
+from anynpu.schema import from_dict, to_dict
+from anynpu.seals import check_seal
 
 
 @pytest.mark.parametrize("seed", [3, 8, 9])

@@ -27,7 +27,7 @@ from anynpu.pipeline.build import _graph
 from anynpu.pipeline.layers import drawable, graph
 from anynpu.pipeline.result import BuildResult
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
-from anynpu.schema import sealed
+from anynpu.seals import sealed
 from anynpu.tensors import TensorSpec
 
 X = TensorSpec("x", (1, 4))

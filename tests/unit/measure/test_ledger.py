@@ -18,6 +18,7 @@ from anynpu.measure import ledger
 from anynpu.measure.compare import Measured, Rules, SideInfo, record_of
 from anynpu.measure.ledger import Row, append, read, rows_of
 from anynpu.measure.regress import changes
+from anynpu.seals import sealed
 
 NET = "f" * 64
 
@@ -170,7 +171,7 @@ def test_rows_of_before_there_were_seals_are_read_and_counted(tmp_path: Path) ->
 
 
 def test_a_record_that_was_edited_is_not_added(tmp_path: Path) -> None:
-    record = schema.sealed(build_record("3.12.0", 7.0, "2025-01-01"))
+    record = sealed(build_record("3.12.0", 7.0, "2025-01-01"))
     rows_of(json.loads(json.dumps(record)), "r")
     record["chips"][0]["estimates"]["latency_ms"] = 1.0
     with pytest.raises(IntegrityError, match="r: has changed since it was made"):

@@ -28,7 +28,8 @@ from anynpu.records.build import (
 )
 from anynpu.records.shared import ErrorForm, Fidelity, FindingForm
 from anynpu.records.sweep import SweepRecord, SweepRow
-from anynpu.schema import read_json, to_dict, with_seal
+from anynpu.schema import read_json, to_dict
+from anynpu.seals import with_seal
 from anynpu.source.load import ModelSource
 from anynpu.targets.base import moves_of
 

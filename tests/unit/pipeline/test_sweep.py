@@ -12,7 +12,8 @@ from anynpu.pipeline.sweep import Cell, Sweep, local, on_cluster, row, sweep, wi
 from anynpu.records.build import ArtifactForm, BuildRecord, ChipForm, RequestForm, SourceForm, Verification
 from anynpu.records.shared import ErrorForm, Fidelity
 from anynpu.records.sweep import SweepRow
-from anynpu.schema import to_dict, with_seal
+from anynpu.schema import to_dict
+from anynpu.seals import with_seal
 from anynpu.source.load import ModelSource
 
 BASE = Request(ModelSource("zoo:hello"), ("null",), data="random:8")

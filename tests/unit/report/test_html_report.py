@@ -29,7 +29,8 @@ from anynpu.report.html.intervals import ratio_chart
 from anynpu.report.html.latency import _bins, histogram, timeline
 from anynpu.report.html.markup import data_block, el, text
 from anynpu.report.html.stages import stages
-from anynpu.schema import from_json, sealed
+from anynpu.schema import from_json
+from anynpu.seals import sealed
 
 
 def render(data):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu import schema, tool
+from anynpu import tool
 from anynpu.artifact import hash_file
 from anynpu.errors import AccuracyError, ConfigError, DeviceError, IntegrityError, ToolFailed, Unsupported
 from anynpu.measure import calibrated
@@ -25,6 +25,7 @@ from anynpu.quantize.calibration import Dataset, load_data
 from anynpu.records.bisect import BisectRecord, BisectRun, BisectSide, GuiltyOperator, OutputDifference
 from anynpu.records.parts import now, own_version
 from anynpu.runtime.base import choose
+from anynpu.seals import with_seal
 from anynpu.store import Store
 from anynpu.tasks.images import Preprocess
 from anynpu.tensors import Array, Quantization, by_name, relayout
@@ -150,7 +151,7 @@ def bisect(asked: Asked) -> BisectRecord:
     with tempfile.TemporaryDirectory(prefix="anynpu-bisect-") as folder:
         bench, record = _opened(asked, Path(folder))
         if record.agree:
-            return schema.with_seal(record)
+            return with_seal(record)
         _require_inputs(bench)
         bench.record()
         whole = Difference(record.whole.tensor, record.whole.sqnr_db, True)
@@ -172,7 +173,7 @@ def bisect(asked: Asked) -> BisectRecord:
             notes.append(f"no operator disagrees by itself: over these {len(operators)} the errors add up to it")
         # Of operators that one side runs as one, the one with the weights gives the name.
         named_after = max(culprit.units[0].nodes, key=lambda node: node.macs or 0, default=None)
-        record = schema.with_seal(
+        record = with_seal(
             replace(
                 record,
                 runs=tuple(bench.runs),
