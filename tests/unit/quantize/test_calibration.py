@@ -49,7 +49,7 @@ def test_npz_with_labels(tmp_path):
     "arrays, message",
     [
         ({"X1": np.ones((2, 5), np.float32)}, r"lacks input x \(did you mean 'X1'\?\); it holds X1"),
-        ({"x": np.ones((2, 5), np.float32), "y": np.ones(2)}, "holds y, which is no input"),
+        ({"x": np.ones((2, 5), np.float32), "y": np.ones(2)}, "holds y, which is not an input"),
         ({"x": np.ones((2, 5), np.float32), "labels": np.ones(3)}, "3 labels for 2 samples"),
         ({"x": np.ones((0, 5), np.float32)}, "no samples"),
     ],
