@@ -26,8 +26,6 @@ class SampleLimits:
     def __init__(self) -> None:
         self.lows: dict[str, list[float]] = {}
         self.highs: dict[str, list[float]] = {}
-        self.padded: set[str] = set()
-        """Tensors with rows of padding, which were left out."""
 
     def observe(self, name: str, low: float, high: float) -> None:
         """Adds one tensor of one sample."""
@@ -79,9 +77,7 @@ def calibration(
         constant=all(_constant(array) for array in data.inputs.values()),
         moving=tuple(MovingRange(tensor=name, growth=round(share, 4)) for share, name in moving),
         limits={
-            name: (min(lows), max(observed.highs[name]))
-            for name, lows in observed.lows.items()
-            if name not in scaled and name not in observed.padded
+            name: (min(lows), max(observed.highs[name])) for name, lows in observed.lows.items() if name not in scaled
         },
     )
 

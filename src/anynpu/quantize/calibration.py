@@ -87,7 +87,7 @@ class Dataset:
 
     def counted(self, run: Given) -> Given:
         """Returns a function that gives of the tensors of a sample what counts: rows of padding do not."""
-        return run if self.padding is None else self.padding.left_out(run)[0]
+        return run if self.padding is None else self.padding.left_out(run)
 
 
 def load_data(

@@ -1,9 +1,10 @@
 """Rows of padding, which no answer depends on.
 
 A text is mostly shorter than the input of its model, and the rest is padding under a mask. What the model computes of
-padding would widen ranges and shift means, at the cost of what counts. Which rows these are is not guessed from names:
-an input of zeros and ones is a mask where other numbers at its zeros change no answer, and a tensor has rows of padding
-along an axis where these other numbers change it there and nowhere else.
+padding would shift means and make channels look louder than they are where it counts. Ranges hold padding all the same:
+what is clipped there would look like an error to whoever compares tensors. Which rows these are is not guessed from
+names: an input of zeros and ones is a mask where other numbers at its zeros change no answer, and a tensor has rows of
+padding along an axis where these other numbers change it there and nowhere else.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Padding:
     mask: str
     probes: tuple[tuple[dict[str, Array], dict[str, Array]], ...]
 
-    def left_out(self, run: Given) -> tuple[Run, frozenset[str]]:
-        """Returns a function that gives tensors without rows of padding, and the names of those that have such rows."""
+    def left_out(self, run: Given) -> Run:
+        """Returns a function that gives tensors without rows of padding."""
         axes = self.axes(run)
 
         def without(sample: dict[str, Array]) -> dict[str, Array]:
@@ -39,7 +40,7 @@ class Padding:
                 name: values.take(real, axes[name]) if name in axes else values for name, values in run(sample).items()
             }
 
-        return without, frozenset(axes)
+        return without
 
     def axes(self, run: Given) -> dict[str, int]:
         """Returns the axis along which a tensor has rows of padding, for those that have any."""

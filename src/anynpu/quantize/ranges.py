@@ -171,10 +171,6 @@ def collect(
     `observed` takes the limits of each sample.
     """
     collector = RangeCollector(method, percentile, bits, symmetric, followers, observed)
-    if data.padding is not None:
-        run, padded = data.padding.left_out(run)
-        if observed is not None:
-            observed.padded |= padded
     total = data.count * collector.passes
     for step in range(total):
         sample = step % data.count

@@ -7,19 +7,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.net import LoweredForm
-from anynpu.lowering.write import to_bytes
-from anynpu.quantize.adequacy import SampleLimits
+from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.onnx_net import OnnxForm
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.qdq import prepare, write_qdq
+from anynpu.quantize.qdq import prepare
 from anynpu.quantize.ranges import collect
-from anynpu.records.quantisation import Quantisation
-from tests.kit.lowered_nets import by_litert, by_onnx, decibels
 
 TOKENS, WIDTH, LOUD = 12, 8, 40.0
 
@@ -65,15 +61,17 @@ def forms(model: onnx.ModelProto) -> list[tuple[OnnxForm | LoweredForm, dict[str
 
 
 @pytest.mark.parametrize("pooled", [True, False])
-def test_rows_of_padding_widen_no_range(pooled):
+def test_rows_of_padding_are_left_out(pooled):
     for form, inputs in forms(net(pooled=pooled)):
         padding = find_padding(form, inputs)
         assert padding is not None and padding.mask == "mask"
-        observed = SampleLimits()
-        ranges = collect(form.run(), Dataset(inputs, None, "x", padding=padding), "minmax", observed=observed)
-        wide = collect(form.run(), Dataset(inputs, None, "x"), "minmax")
-        rows = next(name for name in ranges if name in ("embedded", "gather") or wide[name].max == LOUD)
-        assert wide[rows].max == LOUD and ranges[rows].max < 4 and rows in observed.padded
+        data = Dataset(inputs, None, "x", padding=padding)
+        counted, everything = data.counted(form.run()), form.run()
+        for at in range(3):
+            rows = {name: np.array(values) for name, values in counted(data.sample(at)).items()}
+            loud = {name for name, values in everything(data.sample(at)).items() if values.max(initial=0) == LOUD}
+            assert loud and all(rows[name].max() < 4 for name in loud)
+            assert all(rows[name].size == inputs["mask"][at].sum() * WIDTH for name in loud)
 
 
 def test_what_an_answer_depends_on_is_no_padding():
@@ -87,18 +85,12 @@ def test_zeros_and_ones_that_mask_nothing_are_no_mask():
         assert find_padding(form, segments) is None
 
 
-def test_answers_gain_on_both_emitters(tmp_path, monkeypatch):
-    model, new = net(), {name: values[-12:] for name, values in samples(80).items()}
-    truth, kept = by_onnx(model, new), list[Quantisation]()
-
-    def losses() -> list[float]:
-        qdq = write_qdq(model, Dataset(samples(), None, "x"), QuantPlan(), keep=kept.append)
-        given, out = tmp_path / "float.tflite", tmp_path / "integers.tflite"
-        given.write_bytes(to_bytes(lower(model)))
-        quantize_file(given, Dataset(samples(dtype=np.int32), None, "x"), QuantPlan(), out)
-        return [decibels(truth, by_onnx(qdq, new)), decibels(truth, by_litert(out.read_bytes(), new))]
-
-    gained = losses()
-    for module in ("anynpu.quantize.qdq", "anynpu.lowering.integer_file"):
-        monkeypatch.setattr(f"{module}.find_padding", lambda *_: None)
-    assert all(after > before + 6 for before, after in zip(losses(), gained, strict=True))
+def test_means_are_those_of_what_counts():
+    form, inputs = forms(net())[0]
+    data = Dataset(inputs, None, "x", padding=find_padding(form, inputs))
+    ranges = collect(form.run(), data, "minmax")
+    means = channel_means(form.run(["embedded"]), data, {"embedded": -1}, ranges, QuantPlan()).exact("embedded")
+    table = form.net().constant("table")
+    wanted = np.mean([table[ids[mask > 0]].mean(axis=0) for ids, mask in zip(*inputs.values(), strict=True)], axis=0)
+    np.testing.assert_allclose(means, wanted, rtol=1e-5)
+    assert ranges["embedded"].max == LOUD
