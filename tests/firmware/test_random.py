@@ -14,7 +14,7 @@ if shutil.which("gcc") is None:
     pytest.skip("install the package gcc", allow_module_level=True)
 
 from host import compare
-from random_graphs import Drawer, draw, draw_logic
+from random_graphs import Drawer, draw, draw_compared, draw_logic
 
 from anynpu.firmware.generator.operators import EMITTERS
 
@@ -38,8 +38,11 @@ def test_every_tensor_of_random_graphs_is_the_same(first, tmp_path):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whole_numbers_and_truth_values_are_the_same(seed, tmp_path):
-    model, _ = draw_logic(seed, tmp_path / "graph.tflite")
-    assert compare(model, tmp_path, count=6, traced=6, flags=("-O1",)) == []
+    for draw_one in (draw_logic, draw_compared):
+        folder = tmp_path / draw_one.__name__
+        folder.mkdir()
+        model, _ = draw_one(seed, folder / "graph.tflite")
+        assert compare(model, folder, count=6, traced=6, flags=("-O1",)) == []
 
 
 @pytest.mark.parametrize("kind", ["LOGISTIC", "TANH"])

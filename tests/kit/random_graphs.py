@@ -713,3 +713,18 @@ def draw_logic(seed: int, path: Path) -> tuple[Path, list[str]]:
     d.inputs.append(x.number)
     d.logic(x)
     return d.write(path), d.kinds
+
+
+def draw_compared(seed: int, path: Path) -> tuple[Path, list[str]]:
+    """Writes a graph that compares numbers of one scale, and has the curves of 16 bits."""
+    d = Drawer(np.random.default_rng(seed))
+    shape = (1, 5, 7)
+    first, second = (d.input(shape, "int8", 0.02, -7) for _ in range(2))
+    kind, options = [("GREATER", "GreaterOptions"), ("LESS_EQUAL", "LessEqualOptions")][seed % 2]
+    d.operator(kind, [first.number, second.number], [d.tensor(shape, "bool", 1.0, 0)], options)
+    wide = d.input(shape, "int16", 0.0004, 0)
+    for curve in ("LOGISTIC", "TANH"):
+        out = d.new(shape, "int16", 1 / 32768, 0)
+        d.operator(curve, [wide.number], [out.number])
+        wide = out
+    return d.write(path), d.kinds
