@@ -21,6 +21,7 @@ from anynpu.records.parts import own_version
 from anynpu.targets.base import Work
 from anynpu.targets.roundings import READERS, check_integers, scheme_of
 from anynpu.tasks import card
+from anynpu.training.fit import Settings
 from anynpu.training.record import MODEL, read_record
 from anynpu.training.scheme import Scheme
 
@@ -84,8 +85,6 @@ def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:
     data = steps.data("training", model)
     if data is None:
         raise ConfigError("--qat needs samples to learn from", "give --data")
-    from anynpu.training.fit import Settings
-
     settings = Settings(seed=steps.request.seed, classes=steps.metric == "top1")
     try:
         version = tool.version_of("torch")
