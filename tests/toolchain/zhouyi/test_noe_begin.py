@@ -7,11 +7,10 @@ import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_noe import SMALL_OUT, small
+from fake_noe import SMALL_OUT
 
 from anynpu.errors import ConfigError, DeviceError
 from anynpu.runtime.noe.session import NoeSession
@@ -20,21 +19,6 @@ from anynpu.testing import noe
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (package gcc)")
 X = np.arange(6, dtype=np.int8).reshape(1, 6)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return noe.build_fake(tmp_path_factory.mktemp("fake"))
-
-
-@pytest.fixture
-def library(built, tmp_path):
-    return Path(shutil.copy(built, tmp_path / "libnoe.so"))
-
-
-@pytest.fixture
-def model(tmp_path):
-    return small(tmp_path / "model")
 
 
 def expected(x=X):

@@ -30,22 +30,6 @@ MODES = pytest.mark.parametrize("isolate", [True, False], ids=["isolated", "in-p
 X = np.arange(6, dtype=np.int8).reshape(1, 6)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return noe.build_fake(tmp_path_factory.mktemp("fake"))
-
-
-@pytest.fixture
-def library(built, tmp_path):
-    """A library of its own: what one test leaves in this process is not there for the next."""
-    return Path(shutil.copy(built, tmp_path / "libnoe.so"))
-
-
-@pytest.fixture
-def model(tmp_path):
-    return small(tmp_path / "model")
-
-
 def expected(x=X):
     return noe.expect_mix([x], [SMALL_OUT])[0]
 
