@@ -161,8 +161,8 @@ def _build_chip(
         if steps.request.repair:  # what this build has not tried yet
             error.hint = BETTER_SAMPLES
         if not steps.request.qat and can_train(chain):
-            command = f"anynpu build -t {platform.name} --qat, with the same model, data and options"
-            error.hint += f"; or train it: {command}"
+            command = f"`anynpu build -t {platform.name} --qat`"
+            error.hint += f"; or train it: {command}, with the same model, data and options"
     return ChipResult(
         platform.name,
         platform,

@@ -261,6 +261,22 @@ def test_four_cards_fill_the_row_and_a_phone_has_one_below_the_other(show):
     assert len({card[0] for card in phone}) == 1
 
 
+def test_a_phone_begins_where_nodes_can_be_read_and_fit_shows_the_whole(show):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(24))]), 390)
+    edges = "[...document.querySelectorAll('.g-canvas .n')].map((n) => n.getBoundingClientRect().%s)"
+    assert min(page.ask(edges % "width")) >= 100
+    assert min(page.ask(edges % "left")) > 0
+    assert max(page.ask(edges % "right")) > 390
+    page.ask("document.querySelector('.g-fit').click()")
+    assert max(page.ask(edges % "right")) <= 390
+
+
+def test_the_name_of_a_chip_stays_in_one_line(show):
+    chips = [records.failed(name) for name in ("ethos-u55-128", "max78000", "cortex-m0plus", "psoc-edge-e84")]
+    names = "[...document.querySelectorAll('.card h3')].map((h) => h.getBoundingClientRect().height)"
+    assert max(show(records.build(chips)).ask(names)) < 30
+
+
 @pytest.mark.parametrize("kind", ["build", "sweep"])
 def test_a_phone_shows_every_link_and_nothing_wider_than_itself(show, kind):
     page = show(records.EVERY[kind](), 390)

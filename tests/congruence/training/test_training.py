@@ -301,7 +301,7 @@ def test_training_is_offered_where_the_gate_is_missed(built, tmp_path):
     result = anynpu.build(net(), "tflite", {"x": samples(40)}, **how)
     (chip,) = result.record.chips
     assert chip.error.exit_status == 7
-    assert "or train it: anynpu build -t tflite --qat, with the same model, data and options" in chip.error.hint
+    assert "or train it: `anynpu build -t tflite --qat`, with the same model, data and options" in chip.error.hint
 
 
 def test_a_model_that_always_gives_the_same_is_refused_before_it_is_trained(tmp_path):

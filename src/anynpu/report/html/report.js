@@ -2,6 +2,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const W = 168, H = 44;
+  const READABLE = 0.6;  /* the smallest scale at which the words of a node can be read */
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
   const html = (tag, text, name) => { const e = document.createElement(tag); if (text != null) e.textContent = text; if (name) e.className = name; return e; };
@@ -285,9 +286,10 @@
 
     fit(first) {
       const [w, h] = this.data.size, cw = this.canvas.clientWidth, ch = this.canvas.clientHeight;
-      const k = Math.min((cw - 40) / Math.max(w, 1), (ch - 70) / Math.max(h, 1), 1.15);
+      const whole = Math.min((cw - 40) / Math.max(w, 1), (ch - 70) / Math.max(h, 1), 1.15);
+      const k = first && !this.staged ? Math.max(whole, READABLE) : whole;
       if (!cw || this.printing) { this.view = null; return; }
-      this.view = { k, x: (cw - w * k) / 2, y: (ch - h * k) / 2 };
+      this.view = { k, x: Math.max((cw - w * k) / 2, k > whole ? 20 : 0), y: Math.max((ch - h * k) / 2, k > whole ? 35 : 0) };
       this.move();
       if (first) this.canvas.dataset.ready = "1";
     }
