@@ -18,7 +18,7 @@ from anynpu.measure.bench import Sample, board_record, count_layers, known_sampl
 from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import to_record
-from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject
+from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject, session_of
 from anynpu.measure.together import measure_together
 from anynpu.records.bench import BenchRecord, BoardMemory
 from anynpu.records.parts import own_version, receipt
@@ -258,7 +258,7 @@ def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
     runner = Runner(timed.opener, asked.settings, tell)
     try:
         result = runner.run(meter)
-        session = getattr(runner.subject, "session", None)
+        session = session_of(runner.subject)
         placed, versions = receipt(placement_of(session)), versions_of(session)
     finally:
         runner.close()

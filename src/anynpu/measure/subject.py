@@ -56,6 +56,18 @@ class Staged(Protocol):
     def stages(self) -> Mapping[str, int]: ...
 
 
+@runtime_checkable
+class RunsSession(Protocol):
+    """A subject that times a session of this process."""
+
+    session: Session
+
+
+def session_of(subject: Subject | None) -> Session | None:
+    """Returns the session that a subject times, where it is in this process."""
+    return subject.session if isinstance(subject, RunsSession) else None
+
+
 class Same:
     """Compares the checksums of every run's outputs with those of the first."""
 

@@ -26,6 +26,7 @@ from anynpu.records.build import FLOAT_MODEL, Verification
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Calibration
 from anynpu.records.shared import Fidelity
+from anynpu.runtime.abilities import MeasuresArena, NamesHost
 from anynpu.runtime.base import Session, choose, real_outputs, run_real, sessions_for, stored_inputs
 from anynpu.runtime.ort import OrtSession
 from anynpu.runtime.versions import versions_of
@@ -220,12 +221,12 @@ def verify(
     result = Verification(
         executed=session.what,
         device=kind.name,
-        host=getattr(session, "host", ""),
+        host=session.host if isinstance(session, NamesHost) else "",
         stands_for="",
         held_out=False,
         samples=len(samples),
         outputs=fidelities,
-        arena_bytes=session.arena_bytes() if hasattr(session, "arena_bytes") else None,
+        arena_bytes=session.arena_bytes() if isinstance(session, MeasuresArena) else None,
         versions=versions_of(session),
         notes=(*refused, *notes, *kernel_notes(session, known)),
         unfit=tuple(about.unfit),

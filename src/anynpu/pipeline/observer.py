@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anynpu.records.build import StageTiming
 
 
 class Observer(Protocol):
-    """Hears what a build does."""
+    """Hears what a build does; one that also hears words is `HearsWords`."""
 
     def started(self, chip: str, stage: str) -> None: ...
 
     def progress(self, done: int, total: int) -> None: ...
 
-    def said(self, chip: str, stage: str, words: str) -> None: ...
-
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
+
+
+@runtime_checkable
+class HearsWords(Protocol):
+    """Hears what a long stage says while it works."""
+
+    def said(self, chip: str, stage: str, words: str) -> None: ...
 
 
 class Timed:
@@ -33,8 +38,8 @@ class Timed:
         self.inner.progress(done, total)
 
     def said(self, chip: str, stage: str, words: str) -> None:
-        if say := getattr(self.inner, "said", None):  # an observer of the user's own may not want words
-            say(chip, stage, words)
+        if isinstance(self.inner, HearsWords):
+            self.inner.said(chip, stage, words)
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         self.stages.append(StageTiming(chip=chip, stage=stage, seconds=round(seconds, 3), cached=hit))

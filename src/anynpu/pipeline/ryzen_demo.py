@@ -27,7 +27,7 @@ from anynpu.measure.load import Runner, Settings
 from anynpu.measure.metrics import score
 from anynpu.measure.outcome import to_record
 from anynpu.measure.samples import LABELS, SampleSet, read_samples
-from anynpu.measure.subject import Infer
+from anynpu.measure.subject import Infer, session_of
 from anynpu.measure.verify import Gate, class_axes, run_all
 from anynpu.pipeline.build import build
 from anynpu.pipeline.observer import Observer
@@ -228,7 +228,7 @@ def _timed(
     runner = Runner(lambda: Infer(open_session(artifact), first), load)
     try:
         result = runner.run()
-        placed = receipt(placement_of(getattr(runner.subject, "session", None)))
+        placed = receipt(placement_of(session_of(runner.subject)))
     finally:
         runner.close()
     if result.error is not None:

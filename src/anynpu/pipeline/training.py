@@ -12,6 +12,7 @@ from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, ToolMissing, Unsupported
 from anynpu.measure.verify import require_reference
 from anynpu.pipeline.evidence import read_verification, verify
+from anynpu.pipeline.observer import HearsWords
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.samples import require_samples
 from anynpu.pipeline.steps import Steps
@@ -106,7 +107,8 @@ def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:
         }
 
         def said(words: str) -> None:
-            steps.observer.said(chip, "train", words)
+            if isinstance(steps.observer, HearsWords):
+                steps.observer.said(chip, "train", words)
 
         function = "anynpu.training.train:train"
         # A GPU is found by what the environment says of it.

@@ -98,6 +98,20 @@ class RunsMany(Protocol):
 
 
 @runtime_checkable
+class MeasuresArena(Protocol):
+    """It knows how much of the arena a run needs."""
+
+    def arena_bytes(self) -> int | None: ...
+
+
+@runtime_checkable
+class NamesHost(Protocol):
+    """Its results depend on the instructions of this host's CPU, and it names them."""
+
+    host: str
+
+
+@runtime_checkable
 class Audits(Protocol):
     """It can follow a run and say what its operations did that they must not do."""
 

@@ -127,7 +127,7 @@ def _warn(sentence: str) -> None:
 
 def watch(session: Any, different: int = DIFFERENT_INPUTS, never_constant: bool = False) -> None:
     """Has the first answers of a session looked at; again with other rules where it is watched already."""
-    if getattr(session, "name", "") == "null":
+    if session.name == "null":
         return
     run = session.__dict__.get("run")
     if isinstance(run, Watch):

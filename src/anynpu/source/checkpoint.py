@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,13 @@ SHOWN = 5
 ENDINGS = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".npz", ".bin")
 READ = (CHECKPOINT, "a zip archive", "a tar archive")
 FORMS = "give .pt, .pth, .ckpt, .safetensors or .npz; a network goes with -m"
+
+
+@runtime_checkable
+class FitsCheckpoint(Protocol):
+    """A stand-in for a vendor's layer, which has several versions: it takes the form of the one that was trained."""
+
+    def fit_checkpoint(self, figures: Mapping[str, torch.Tensor]) -> None: ...
 
 
 def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
@@ -73,7 +80,7 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
             break
         given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
     for place, layer in module.named_modules():
-        if hasattr(layer, "fit_checkpoint"):  # a stand-in for a vendor's layer, which has several versions
+        if isinstance(layer, FitsCheckpoint):
             start = f"{place}." if place else ""
             layer.fit_checkpoint({n.removeprefix(start): t for n, t in given.items() if n.startswith(start)})
     own = module.state_dict()

@@ -117,6 +117,13 @@ class Searched(Protocol):
     moves: tuple[Move, ...]
 
 
+@runtime_checkable
+class AsksAgreement(Protocol):
+    """Options of a compiler that refuses a result too far from the same file on the CPU."""
+
+    agreement_db: float
+
+
 def moves_of(target: Target) -> tuple[Move, ...]:
     """Returns what a search tries with a compiler."""
     return target.moves if isinstance(target, Searched) else ()

@@ -27,6 +27,7 @@ from anynpu.runtime.base import open_session, run_real
 from anynpu.runtime.versions import versions_of
 from anynpu.source.load import ModelSource
 from anynpu.store import Store
+from anynpu.targets.base import AsksAgreement
 from anynpu.tensors import Array, by_name
 
 Rows = Sequence[Mapping[str, Array]]
@@ -111,9 +112,9 @@ class Compiled:
         self.places = self.places or self.file.places()
         target = plugins.load("targets", step.name)()
         options = schema.from_dict(target.Options, dict(step.options), f"{self.name}: options")
-        if hasattr(options, "agreement_db"):
-            options = replace(options, agreement_db=-MAX_DB)  # a part that disagrees is what is looked for
-        self._link = Link(target, options)
+        # A part that disagrees is what is looked for.
+        changed = {"agreement_db": -MAX_DB} if isinstance(options, AsksAgreement) else {}
+        self._link = Link(target, replace(options, **changed))
         self._platform = plugins.platform(self.chip)
 
     def require_same_tools(self) -> None:
