@@ -37,7 +37,7 @@ def show_quantisation(folder: Path, against: Path | None, format: str) -> int:
 
 
 def read_quantisation(folder: Path) -> Quantisation:
-    """Returns the quantisation beside an artifact, whose files are as they were made."""
+    """Returns the quantisation next to an artifact, whose files are as they were made."""
     artifact = Artifact.open(folder)
     if not (folder / FILE).is_file():
         raise ConfigError(

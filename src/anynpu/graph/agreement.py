@@ -1,7 +1,7 @@
 """Whether two ways of computing the same outputs agree, judged over many samples and by how the outputs vary.
 
 An element agrees within a thousandth of how much it varies over the samples, plus the rounding of float32 at the
-output's own magnitude: a softmax tail of 1e-30 or a 1e-12 in the place of a zero is no difference, and 0.1 on top of
+output's own magnitude: a softmax tail of 1e-30 or a 1e-12 in the place of a zero does not count, and 0.1 on top of
 1000 is one. Where a network magnifies rounding, it says so itself: run on inputs moved by their last bits, its own
 answers move as much.
 """

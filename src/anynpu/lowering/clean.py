@@ -24,7 +24,7 @@ def _rebuilt(graph: Graph, operators: list[Operator], tensors: dict[str, Tensor]
 
 
 def _sole(graph: Graph) -> Callable[[str], bool]:
-    """Returns a function that tells whether a tensor is read once and is no result."""
+    """Returns a function that tells whether a tensor is read once and is not a result."""
     readers = graph.readers()
     return lambda name: len(readers.get(name, [])) == 1 and name not in graph.outputs
 

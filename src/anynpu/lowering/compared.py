@@ -47,7 +47,7 @@ def comparable(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[s
 
 
 def _limits(name: str, graph: Graph, ranges: Mapping[str, Range]) -> Range | None:
-    """Returns the range of a side; none of what is no real number."""
+    """Returns the range of a side; none where it is not a real number."""
     if graph.tensors[name].dtype != "float32":
         return None
     data = graph.constant(name)

@@ -1,4 +1,4 @@
-"""A graph of TFLite operators: frozen parts, tensors by name, constants beside them."""
+"""A graph of TFLite operators: frozen parts, tensors by name, with their constants."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def quantize_file(
     progress: Progress | None = None,
     fixed: Fixed = NOTHING,
 ) -> Figures:
-    """Writes the quantised .tflite of a float one, and its quantisation beside it, and returns its figures; `data` is
+    """Writes the quantised .tflite of a float one, and its quantisation next to it, and returns its figures; `data` is
     in the layout of the file.
 
     With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. What is `fixed` holds.

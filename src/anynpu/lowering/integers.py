@@ -12,7 +12,7 @@ from anynpu.tensors import Quantization
 # The axis of the output channels of stored weights.
 WEIGHT_AXES = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "DEPTHWISE_CONV_2D": 3, "TRANSPOSE_CONV": 0}
 
-# LiteRT's kernels take weights of four bits here, beside activations of eight.
+# LiteRT's kernels take weights of four bits here, with activations of eight.
 HALF_BYTE_KINDS = frozenset(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"))
 
 # The result has the scale of the first input, because values are moved or chosen and none is computed.

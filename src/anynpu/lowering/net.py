@@ -105,7 +105,7 @@ def _operation(operator: Operator, graph: Graph) -> Operation:
 
 
 def _is_elementwise(operator: Operator, graph: Graph) -> bool:
-    """Tells whether a result has the shape of every tensor that it is computed from, beside stored numbers."""
+    """Tells whether a result has the shape of every tensor that it is computed from, apart from stored numbers."""
     result = graph.tensors[operator.outputs[0]]
     read = [graph.tensors[name] for name in operator.inputs if name and graph.constant(name) is None]
     return result.dtype == "float32" and all(each.shape == result.shape and each.dtype == "float32" for each in read)

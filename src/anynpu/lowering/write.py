@@ -124,7 +124,7 @@ def unpacked_halves(content: Array, count: int) -> Array:
 PACKED: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array, int], Array]]] = {
     "int4": (packed_halves, unpacked_halves)
 }
-"""How integers below a byte are packed, and how so many are unpacked again."""
+"""How integers below a byte are packed, and how a number of them are unpacked again."""
 
 
 def _operator(operator: Operator, graph: Graph, numbers: Mapping[str, int], codes: dict[tuple[str, int], int]) -> Any:

@@ -201,7 +201,7 @@ def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[
             times[node.name] = sum(mine)
     notes.append(f"times: the median of {len(runs)} runs on one thread of this host, conversions with their node")
     if rest := sum(kernels.values()):
-        notes.append(f"{rest:.3f} ms of {total:.3f} belong to kernels that are no node's own (reordering, the inputs)")
+        notes.append(f"{rest:.3f} ms of {total:.3f} belong to kernels of no single node (reordering, the inputs)")
     return times
 
 

@@ -182,7 +182,7 @@ def form_of(dtype: str, quantization: Quantization, limits: Range | None, origin
 
 
 def keep_quantisation(quantisation: Quantisation, result: Path) -> None:
-    """Writes a quantisation beside the file that it is of."""
+    """Writes a quantisation next to the file that it is of."""
     result.with_name(FILE).write_text(schema.canonical_json(schema.to_dict(quantisation)) + "\n", "utf-8")
 
 

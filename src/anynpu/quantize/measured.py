@@ -139,8 +139,8 @@ class _Target:
 def _targets(
     form: Form, chosen: Sequence[Place], samples: Sequence[dict[str, Array]], ranges: Mapping[str, Range]
 ) -> dict[str, _Target]:
-    """Returns what the float model gives at each place. What a range clips is no error of a mean: a bias that gave it
-    back would move all samples for the sake of the few that are too loud."""
+    """Returns what the float model gives at each place. What a range clips is not an error of the mean: a bias that
+    gave it back would move all samples for the sake of the few that are too loud."""
     run = form.run([place.result for place in chosen])
     rows: dict[str, list[tuple[Floats, Floats, Floats]]] = {place.result: [] for place in chosen}
     for sample in samples:

@@ -50,7 +50,7 @@ def kept_by_most(
 
 
 def _hands_on(operation: Operation, name: str, observed: SampleLimits) -> bool:
-    """Tells whether an operation that is no layer and no arithmetic gave nothing beyond what it read, in any sample."""
+    """Tells whether an operation that is neither layer nor arithmetic gave only what it read, in every sample."""
     read = [each for each in operation.inputs if each in observed.lows]
     if not read or operation.kind != "other" or operation.function is not None:
         return False

@@ -217,7 +217,7 @@ def _quantized(
 
 def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str, list[dict[str, Any]]]:
     """Returns the forms that onnxruntime's quantiser is not to find itself: weights, fixed ranges, and activations of
-    sixteen bits beside those of eight. The weights of the model are those forms afterwards."""
+    sixteen bits in addition to those of eight. The weights of the model are those forms afterwards."""
     from onnxruntime.quantization import QuantType
 
     kinds = {4: QuantType.QInt4, 8: QuantType.QInt8}

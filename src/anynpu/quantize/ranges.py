@@ -50,7 +50,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.min) and np.isfinite(self.max)) or self.min > self.max:
-            raise ConfigError(f"[{self.min}, {self.max}] is no range")
+            raise ConfigError(f"[{self.min}, {self.max}] is not a range")
 
 
 @dataclass

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threshold:
-    """What counts as a detection: its least score, the most that two of a class overlap, how many, which classes.
+    """What counts as a detection: its minimum score, how much two of a class may overlap, how many, which classes.
 
     With `multi_label` a box is a detection of every class whose score is high enough, and not of the best one only.
     """

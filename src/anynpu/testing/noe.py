@@ -17,7 +17,7 @@ Each switch is an environment variable, ANYNPU_FAKE_NOE_<NAME>:
     ONE_THREAD=1  TRAP_CLEANED=1       a call from another thread, or with a cleaned job, ends the process
     MOST_JOBS  DELAY_US  NOISY=1       this many jobs at a time; the time of an inference; every call prints
     TARGET  UMD_VERSION  KMD_VERSION   what the device says of itself
-    SHAPES=1x3x8x8:1x3x16x16           least and most shape of inputs that may change, with ; between them
+    SHAPES=1x3x8x8:1x3x16x16           smallest and largest shape of inputs that may change, with ; between them
     JOURNAL=FILE                       a line for every call: process, thread, name
 """
 

@@ -1,4 +1,4 @@
-"""What training came to, as files beside the trained model and whatever is compiled from it."""
+"""What training came to, as files next to the trained model and whatever is compiled from it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_record(folder: Path) -> TrainingRecord | None:
 
 
 def carry_record(model: Path, out: Path) -> None:
-    """Puts what training says of a model, and its quantisation, beside what is compiled from it."""
+    """Puts what training says of a model, and its quantisation, next to what is compiled from it."""
     for name in (RECORD, INTEGERS, QUANTISATION):
         if (model / name).is_file() and not (out / name).exists():
             shutil.copyfile(model / name, out / name)

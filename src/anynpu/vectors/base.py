@@ -212,7 +212,7 @@ class Collection(Protocol):
         """Writes points; one that is there under the same id is replaced. On return they are acknowledged."""
 
     def delete(self, ids: Sequence[PointId]) -> None:
-        """Removes points; an id that is not there is no error. On return that is acknowledged."""
+        """Removes points; an id that is not there is not an error. On return that is acknowledged."""
 
     def delete_where(self, where: Filter) -> None:
         """Removes the points that a filter lets through."""

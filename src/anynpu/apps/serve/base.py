@@ -322,7 +322,7 @@ class ModelSettings:
     threads: int = 0
     """Of a session on this computer's CPU; 0 takes half of the cores."""
     fallback: Literal["", "cpu"] | Path = ""
-    """The CPU twin: an artifact's folder, or "cpu" for `cpu` or `float` beside this artifact."""
+    """The CPU twin: an artifact's folder, or "cpu" for `cpu` or `float` next to this artifact."""
     most_batch: int = 32
     """The most rows that run together where the model takes any number."""
 

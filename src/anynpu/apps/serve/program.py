@@ -267,7 +267,7 @@ class Texts:
         return results
 
     def _quickest(self, group: int | str, count: int) -> tuple[int, Tokens]:
-        """Returns which of the sessions of a length takes least time for so many rows."""
+        """Returns which of the sessions of a length takes the shortest time for a number of rows."""
         fitting = [(i, tower.tokens) for i, tower in enumerate(self.towers) if tower.tokens.length == group]
         return min(fitting, key=lambda each: -(-count // each[1].batch) * self.run_s[each[0]])
 

@@ -8,7 +8,7 @@
     turn.py        a coroutine that answers a request
     addresses.py   how many connections one address may hold and open
     server.py      sockets, signals, start and drain
-    notify.py      what systemd is told
+    notify.py      what systemd hears
     metrics.py     counters and histograms in Prometheus' text form
     files.py       pages and scripts from the package, with a policy that allows no other source
 

@@ -1,4 +1,4 @@
-"""What systemd is told: ready, reloading, stopping, and that the event loop still turns (sd_notify's protocol)."""
+"""What systemd hears: ready, reloading, stopping, and that the event loop still turns (sd_notify's protocol)."""
 
 from __future__ import annotations
 

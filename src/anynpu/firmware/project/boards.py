@@ -73,7 +73,7 @@ BOARDS: Mapping[str, Board] = {
         Board("zephyr", "Zephyr module and application", "c", ("zephyr",)),
         Board(
             "ethos-u",
-            "any Arm Ethos-U beside a Cortex-M: Arm's driver, or C in its place",
+            "any Arm Ethos-U with a Cortex-M: Arm's driver, or C in its place",
             "ethos-u",
             ("systick", "cortex", "npu-check", "ethos-u"),
             values=M55,
