@@ -1,4 +1,4 @@
-"""--repair: where the gate does not hold, repairs are tried one by one, and each says what it gained."""
+"""Repairs: where the gate does not hold, they are tried one by one, and each says what it gained."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from sick import Net, samples
 
 import anynpu
 from anynpu.errors import AccuracyError
+from anynpu.measure.verify import Gate
+from anynpu.pipeline.planner import Link
+from anynpu.pipeline.repair import Attempt, Bounds, Experience, Proved, bounds, repaired
+from anynpu.pipeline.request import Request
+from anynpu.quantize.plan import QuantPlan
+from anynpu.records.build import Verification
+from anynpu.records.shared import Fidelity
+from anynpu.source.load import ModelSource
+from anynpu.targets.cpu import Cpu
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +101,112 @@ def test_16_bits_go_to_the_fewest_tensors_that_hold_the_gate(small, tmp_path):
     assert fewer["tflite"].verification.sqnr_db < 40
 
 
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """Pixels and scores under one scale: in 8 bits nothing of the scores is left, in 16 bits enough."""
+    home = tmp_path_factory.mktemp("joined")
+    net = Net()
+    first = net("Relu", net("Conv", "x", net.weights(8, 4, 3, 3), kernel_shape=[3, 3], name="stem"), name="seen")
+    boxes = net("Mul", net("Conv", first, net.weights(4, 8, 1, 1)), np.array([300.0]), name="boxes")
+    scores = net("Sigmoid", net("Conv", first, net.weights(8, 8, 1, 1)), name="scores")
+    net("Concat", boxes, scores, axis=1, name="joined")
+    data = samples(0, 4, 8, 8, count=40)
+    onnx.save(net.model(data), home / "net.onnx")
+    np.save(home / "x.npy", next(iter(data.values())))
+    return home
+
+
+def test_what_misses_the_default_gate_is_repaired_unasked(cli, joined):
+    done, chips = built(cli, joined, "-t", "tflite,tflm")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok, repaired") == 2
+    assert "tflite: repaired: as it was asked for, it misses the gate; --no-repair builds no more" in done.stdout
+    first, second = (chip["repairs"] for chip in chips)
+    assert first[-1]["holds"] and first[-1]["tensors"] and first[-1]["activation_bytes"] > 0
+    assert [each["repair"] for each in second] == ["as for tflite"]
+    assert chips[1]["chain"][-1]["step"]["options"]["wide_tensors"] == first[-1]["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--no-repair",), "make parts of different range outputs of their own"),
+        (("--max-drop", "5"), "make parts of different range outputs of their own"),
+        (("-O", "activations=int8"), "not tried: -O activations was chosen for this build; --repair may change it"),
+    ],
+)
+def test_a_wish_of_the_user_is_not_repaired_away(cli, joined, flags, words):
+    done, chips = built(cli, joined, "-t", "tflite", *flags)
+    assert done.returncode == 7, done.stdout
+    assert words in done.stdout
+    assert not any(each.get("kept") for each in chips[0]["repairs"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, Bounds(180.0, {}, asked=False)),
+        ({"repair": True, "gate": Gate(30.0), "options": {"method": "mse"}}, Bounds()),
+        ({"options": {"tflite.method": "mse"}}, Bounds(180.0, {"method": "method"}, asked=False)),
+        ({"repair": False}, None),
+        ({"qat": True}, None),
+        ({"gate": Gate(30.0)}, None),
+        ({"origins": {"min_sqnr": "--min-sqnr"}}, None),
+        ({"options": {"cpu.quantisation": "edited.json"}}, None),
+    ],
+)
+def test_how_far_repairs_go(settings, expected):
+    assert bounds(Request(ModelSource("net.onnx"), ("cpu",), **settings)) == expected
+
+
+class Bench:
+    """Builds that hold the gate with some settings alone, and count themselves."""
+
+    proof = Verification("here", "cpu", "", 1, True, {"y": Fidelity(1.0, 20.0, 20.0, 0.0, None, 1)})
+
+    def __init__(self, **holds):
+        self.holds, self.count, self.now = holds, 0, 0.0
+
+    def make(self, links):
+        self.count += 1
+        self.now += 200.0
+        held = self.holds and all(getattr(links[0].options, name) == value for name, value in self.holds.items())
+        error = None if held else AccuracyError("too low", "sqnr_db", 20.0, 60.0)
+        return Attempt(links, proved=Proved(self.proof), error=error)
+
+    def repaired(self, chip, known, bounds):
+        first = self.make((Link(Cpu(), QuantPlan()),))
+        best, repairs = repaired(first, self.make, lambda best: None, bounds, known, clock=lambda: self.now)
+        known.learn(chip, first, best, repairs)
+        return repairs
+
+
+def test_what_held_on_one_chip_is_tried_first_on_the_next():
+    known, bench = Experience(), Bench(method="mse")
+    assert [each.holds for each in bench.repaired("one", known, Bounds(1e9))] == [False, True]
+    bench.count = 0
+    (repair,) = bench.repaired("two", known, Bounds(1e9))
+    assert (repair.repair, repair.options, bench.count) == ("as for one", "-O method=mse", 2)
+
+
+def test_what_failed_on_one_chip_is_not_tried_unasked_on_the_next():
+    known, bench = Experience(), Bench()
+    tried = {each.repair for each in bench.repaired("one", known, Bounds(1e9, asked=False))}
+    bench.count = 0
+    repairs = bench.repaired("two", known, Bounds(1e9, asked=False))
+    assert bench.count == 1 and {each.repair for each in repairs} >= tried
+    assert repairs[0].sentence.endswith("not tried: it did not reach the gate on one")
+    assert len(bench.repaired("three", known, Bounds(1e9))) == len(tried)
+    assert bench.count > 2
+
+
 def test_what_there_is_no_time_for_is_named():
     """Builds that take 200 of 480 seconds: two repairs fit, and none of the others is begun."""
-    from anynpu.pipeline.planner import Link
-    from anynpu.pipeline.repair import Attempt, Proved, repaired
-    from anynpu.quantize.plan import QuantPlan
-    from anynpu.records.build import Verification
-    from anynpu.records.shared import Fidelity
-    from anynpu.targets.cpu import Cpu
-
-    now = 0.0
-    proof = Verification("here", "cpu", "", 1, True, {"y": Fidelity(1.0, 20.0, 20.0, 0.0, None, 1)})
-    missed = AccuracyError("too low", "sqnr_db", 20.0, 60.0)
-
-    def make(links):
-        nonlocal now
-        now += 200.0
-        return Attempt(links, proved=Proved(proof), error=missed)
-
-    first = Attempt((Link(Cpu(), QuantPlan()),), proved=Proved(proof), error=missed)
-    best, repairs = repaired(first, make, lambda best: pytest.fail("diagnosed without time"), lambda: now)
+    bench = Bench()
+    first = bench.make((Link(Cpu(), QuantPlan()),))
+    begun = bench.now
+    diagnose = lambda best: pytest.fail("diagnosed without time")  # noqa: E731
+    best, repairs = repaired(first, bench.make, diagnose, Bounds(), clock=lambda: bench.now - begun)
     assert best is first
     assert [each.skipped for each in repairs] == [False, False, True, True, True, True]
     assert repairs[2].sentence == (

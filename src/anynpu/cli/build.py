@@ -42,7 +42,12 @@ class Plan:
 class Strictness:
     """What else is a shortfall, and whether one is repaired."""
 
-    repair: bool = flag("If a result misses the gate, try repairs one by one, cheapest first, until it passes.", False)
+    repair: bool | None = flag(
+        "If a result misses the gate, try repairs one by one, cheapest first, until it passes. By default a few "
+        "minutes are spent on one that misses the default gate, and no -O of yours changes.",
+        None,
+        "--repair/--no-repair",
+    )
     keep_failed: bool = flag("Keep a result that misses the accuracy gate, as failed/CHIP: for diagnosis only.", False)
     strict_calibration: bool = flag("End with status 7 if there are too few calibration samples.", False)
 

@@ -158,7 +158,7 @@ def _search(searched: Search, out: Path, asked: SweepAsked) -> SweepRecord:
     for record in run_search(searched, out, store, local(searched.jobs), say):
         _write(out, record)
     for folder, request in searched.best_of(record).items():
-        Built(build(request, store, Silent())).save(out / BEST / folder, overwrite=True)
+        Built(build(replace(request, repair=False), store, Silent())).save(out / BEST / folder, overwrite=True)
     return record
 
 

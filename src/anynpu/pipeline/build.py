@@ -20,7 +20,7 @@ from anynpu.pipeline.evidence import diagnose, layers, read_verification, repeat
 from anynpu.pipeline.layers import empty, graph, untrained_twin
 from anynpu.pipeline.observer import Observer, Timed
 from anynpu.pipeline.planner import Link, plan_all, source_format
-from anynpu.pipeline.repair import Attempt, Proved, repaired
+from anynpu.pipeline.repair import Attempt, Experience, Proved, bounds, repaired
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.result import BuildResult, ChipResult, fallback
 from anynpu.pipeline.samples import overlap, require_samples
@@ -66,11 +66,12 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     if any(link.target.needs_data(link.options) for links in plans.values() for link in links):
         result.calibration = steps.data("calibration", result.model)
     result.test = steps.data("test", result.model)
+    known = Experience()
     for chip in chips:
         if chip.name in broken:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
         else:
-            result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
+            result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed, known))
     result.notes = _notes(result, steps)
     result.timings = tuple(timed.stages)
     return result
@@ -142,23 +143,32 @@ def _notes(result: BuildResult, steps: Steps) -> list[str]:
 
 
 def _build_chip(
-    steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult, timed: Timed
+    steps: Steps,
+    platform: Platform,
+    links: tuple[Link, ...],
+    result: BuildResult,
+    timed: Timed,
+    known: Experience,
 ) -> ChipResult:
     started = time.monotonic()
-    attempt = _attempt(steps, platform, links, result)
+    first = attempt = _attempt(steps, platform, links, result)
     repairs: tuple[Repair, ...] = ()
-    if steps.request.repair and _repairable(attempt.error):
+    far = bounds(steps.request)
+    if far is not None and _repairable(attempt.error):
         attempt, repairs = repaired(
             attempt,
             lambda changed: _attempt(steps, platform, changed, result),
             lambda best: diagnosed(steps, platform.name, best.artifacts, result),
+            far,
+            known,
         )
+        known.learn(platform.name, first, attempt, repairs)
     chain, error, diagnosis = attempt.artifacts, attempt.error, None
     if _repairable(error):
         from anynpu.pipeline.training import can_train
 
         diagnosis = diagnosed(steps, platform.name, chain, result)
-        if steps.request.repair:  # what this build has not tried yet
+        if far is not None:  # what this build has not tried yet
             error.hint = BETTER_SAMPLES
         if not steps.request.qat and can_train(chain):
             command = f"`anynpu build -t {platform.name} --qat`"

@@ -1,97 +1,28 @@
-"""Repairs of a build that misses its gate: changes of the quantisation plan, tried singly in order of their cost."""
+"""A build that misses its gate is repaired: the rungs of the ladder are tried singly, until the gate holds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Unsupported
-from anynpu.pipeline.planner import Link
+from anynpu.measure.verify import Gate
+from anynpu.pipeline.ladder import FEWEST, LADDER, Fewest, Links, Rung, changed
+from anynpu.pipeline.request import Request
 from anynpu.quantize.plan import QuantPlan
 from anynpu.records.build import Verification
 from anynpu.records.calibration import Adequacy
 from anynpu.records.diagnosis import Diagnosis, TensorLoss
 from anynpu.records.repair import Repair
 
-Links = tuple[Link, ...]
 TIME_LIMIT_S = 480.0
 """No repair is begun that would end after this, if it took as long as the longest before it."""
-_BYTES = ("int8", "uint8")
+UNASKED_LIMIT_S = 180.0
+"""The same where nobody asked for repairs."""
 _SHOWN = 3
 """How many tensors are named where a gate is not met."""
-_INTEGERS = (*_BYTES, "int16", "uint16")
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One repair, as settings of the plan."""
-
-    repair: str
-    settings: Mapping[str, str | bool | tuple[str, ...]]
-
-    @property
-    def options(self) -> str:
-        """The repair as the user would ask for it."""
-        shown = {name: value for name, value in self.settings.items() if value != ()}
-        return " ".join(f"-O {name}={_text(value)}" for name, value in shown.items())
-
-
-@dataclass(frozen=True)
-class Fewest:
-    """A repair of single tensors: the fewest of those that make the largest errors with which the gate holds."""
-
-    repair: str
-    option: str
-    stored: tuple[str, ...]
-    """The types of tensors that it is for."""
-    value_bytes: int
-    """What each value takes afterwards."""
-    inputs: bool
-    """Whether inputs of the model are taken too."""
-
-    def rung(self, losses: Sequence[TensorLoss]) -> Rung:
-        return Rung(self.repair, {self.option: self.tensors(losses)})
-
-    def tensors(self, losses: Sequence[TensorLoss]) -> tuple[str, ...]:
-        """Returns the tensors that these losses are repaired by."""
-        return tuple(name for loss in losses for name in self.names(loss))
-
-    def names(self, loss: TensorLoss) -> tuple[str, ...]:
-        """Returns a tensor and those before an activation whose error is judged there."""
-        return (*([loss.tensor] if loss.stored in self.stored else []), *loss.before)
-
-    def order(self, diagnosis: Diagnosis) -> list[TensorLoss]:
-        """Returns the tensors that it is for, those that make the largest errors first."""
-        taken = [loss for loss in diagnosis.tensors if self.names(loss)]
-        return sorted((t for t in taken if self.inputs or t.operator != "input"), key=lambda loss: loss.made_db)
-
-    def grown_bytes(self, loss: TensorLoss) -> int:
-        """Returns by how much a tensor and those before it grow."""
-        now = 2 if loss.stored in ("int16", "uint16") else 1
-        return loss.elements * (self.value_bytes - now) * len(self.names(loss))
-
-
-LADDER: tuple[Rung | Fewest, ...] = (
-    Rung("bias correction", {"bias_correction": True}),
-    Rung("equalisation", {"equalize": True}),
-    Rung("one weight scale per channel", {"weights": "per-channel"}),
-    Rung("ranges by the error behind functions", {"method": "auto"}),
-    Rung("no equalisation", {"equalize": False}),
-    Rung("range search by least squares", {"method": "mse"}),
-    Rung("weights fitted to their inputs", {"rounding": "fitted"}),
-    Fewest("16 bits for the fewest tensors", "wide_tensors", _BYTES, 2, inputs=True),
-    Rung("16-bit activations", {"activations": "int16", "wide_tensors": ()}),
-    Fewest("floating point for the fewest tensors", "float_tensors", _INTEGERS, 4, inputs=False),
-)
-"""Cheapest first: the earlier ones cost the chip nothing, the last ones memory and time."""
-FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest)}
-"""Repairs of single tensors, by the option that takes the names."""
-
-
-def _text(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
 
 
 @dataclass(frozen=True)
@@ -132,51 +63,153 @@ class Attempt:
         return int(self.artifacts[-1].main.stat().st_size) if self.artifacts else 0
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """How far repairs go: how long, which settings stay as they are, and whether somebody asked for them."""
+
+    time_s: float = TIME_LIMIT_S
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Settings that stay, each with the option of the user that says so."""
+    asked: bool = True
+
+
+def bounds(request: Request) -> Bounds | None:
+    """Returns how far a build that misses its gate is repaired; None where it is to stay as it is.
+
+    Without a word of the user, only what misses the default gate is repaired, and nothing that the user chose changes.
+    """
+    if request.repair is not None:
+        return Bounds() if request.repair else None
+    chosen = {(name := option.rpartition(".")[2]): name for option in request.options}
+    strict = request.gate != Gate() or {"min_sqnr", "max_drop"} & {*request.origins}
+    if strict or request.qat or "quantisation" in chosen:
+        return None
+    if "activations" in chosen:
+        chosen |= dict.fromkeys(FEWEST, "activations")
+    return Bounds(UNASKED_LIMIT_S, chosen, asked=False)
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Settings with which the gate held on a chip."""
+
+    chip: str
+    settings: Mapping[str, str | bool | tuple[str, ...]]
+    repair: Repair
+    """The last of the repairs, with what it costs."""
+
+
+@dataclass
+class Experience:
+    """What repairs came to on the chips of a build, by the compiler that quantises for them."""
+
+    remedies: dict[str, Remedy] = field(default_factory=dict)
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    """For each compiler the repairs that did not reach the gate, and on which chip."""
+
+    def learn(self, chip: str, first: Attempt, best: Attempt, repairs: Sequence[Repair]) -> None:
+        """Adds what became of one chip."""
+        compiler, old = quantiser(first.links)
+        _, new = quantiser(best.links)
+        if not repairs or old is None or new is None:
+            return
+        if repairs[-1].holds:
+            settings = {each.name: getattr(new, each.name) for each in fields(QuantPlan)}
+            changes = {name: value for name, value in settings.items() if value != getattr(old, name)}
+            self.remedies[compiler] = Remedy(chip, changes, repairs[-1])
+        else:
+            tried = {each.repair: chip for each in repairs if each.after_db is not None}
+            self.failed[compiler] = {**tried, **self.failed.get(compiler, {})}
+
+
+def quantiser(links: Links) -> tuple[str, QuantPlan | None]:
+    """Returns the compiler of a chain that follows a plan of ours, and the plan."""
+    plans = [(link.target.name, link.options) for link in links if isinstance(link.options, QuantPlan)]
+    return plans[0] if plans else ("", None)
+
+
 Make = Callable[[Links], Attempt]
 Diagnose = Callable[[Attempt], Diagnosis | None]
 
 
 def repaired(
-    first: Attempt, make: Make, diagnose: Diagnose, clock: Callable[[], float] = time.monotonic
+    first: Attempt,
+    make: Make,
+    diagnose: Diagnose,
+    bounds: Bounds,
+    known: Experience | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Attempt, tuple[Repair, ...]]:
     """Returns the best attempt and what each repair came to; it stops at the first with which the gate holds.
 
-    A repair is kept where it gains anything, and the next one is tried on top of it.
+    What held on a chip before is tried first. A repair is kept where it gains anything, and the next one is tried on
+    top of it.
     """
-    work = _Repairs(first, make, diagnose, clock)
-    for rung in LADDER:
-        if work.fewest(rung) if isinstance(rung, Fewest) else work.change(rung):
-            break
+    work = _Repairs(first, make, diagnose, clock, bounds)
+    compiler, _ = quantiser(first.links)
+    known = known or Experience()
+    remedy = known.remedies.get(compiler)
+    if remedy is None or not work.repeat(remedy):
+        failed = {} if bounds.asked else known.failed.get(compiler, {})
+        for rung in LADDER:
+            if rung.repair in failed:
+                work.note(Repair(repair=rung.repair), f"it did not reach the gate on {failed[rung.repair]}")
+            elif work.fewest(rung) if isinstance(rung, Fewest) else work.change(rung):
+                break
     return work.best, tuple(work.repairs)
 
 
 class _Repairs:
     """The best build so far, and what was tried."""
 
-    def __init__(self, first: Attempt, make: Make, diagnose: Diagnose, clock: Callable[[], float]) -> None:
-        self.best, self.make, self.diagnose, self.clock = first, make, diagnose, clock
+    def __init__(
+        self, first: Attempt, make: Make, diagnose: Diagnose, clock: Callable[[], float], bounds: Bounds
+    ) -> None:
+        self.best, self.make, self.diagnose, self.clock, self.bounds = first, make, diagnose, clock, bounds
         self.repairs: list[Repair] = []
         self.started, self.longest_s = clock(), 0.0
 
     def late(self) -> bool:
-        return self.clock() - self.started + self.longest_s > TIME_LIMIT_S
+        return self.clock() - self.started + self.longest_s > self.bounds.time_s
+
+    def note(self, repair: Repair, why: str) -> None:
+        """Notes why a repair is not tried."""
+        self.repairs.append(replace(repair, skipped=True, note=why))
+
+    def repeat(self, remedy: Remedy) -> bool:
+        """Tries what another chip took; tells whether the gate holds with it, and leaves the build as it is if not."""
+        rung = Rung(f"as for {remedy.chip}", remedy.settings)
+        links = changed(self.best.links, rung)
+        attempt = None if links is None else self._tried(links)
+        if attempt is None or not _holds(attempt):
+            return False
+        costs = remedy.repair
+        repair = Repair(
+            repair=rung.repair,
+            options=rung.options,
+            tensors=costs.tensors,
+            activation_bytes=costs.activation_bytes,
+            file_bytes=attempt.file_bytes - self.best.file_bytes,
+        )
+        return self._judge(attempt, repair)
 
     def change(self, rung: Rung) -> bool:
         """Tries settings of the plan; tells whether the gate holds with them."""
         links = changed(self.best.links, rung)
         repair = Repair(repair=rung.repair, options=rung.options)
-        if links is None or self._skipped(repair):
+        if links is None or self._skipped(repair, rung.settings):
             return False
         return self._judge(self._tried(links), repair)
 
-    def _skipped(self, repair: Repair) -> bool:
-        """Notes a repair that there is no time for."""
-        late = self.late()
-        if late:
-            spent = f"{(self.clock() - self.started) / 60:.1f} of {TIME_LIMIT_S / 60:g} minutes are over"
-            why = f"{spent}, and the longest repair took {self.longest_s / 60:.1f}"
-            self.repairs.append(replace(repair, skipped=True, note=why))
-        return late
+    def _skipped(self, repair: Repair, settings: Collection[str]) -> bool:
+        """Notes a repair that there is no time for, or that the user has chosen otherwise."""
+        late, chosen = self.late(), [self.bounds.chosen[name] for name in settings if name in self.bounds.chosen]
+        if chosen:
+            self.note(repair, f"-O {chosen[0]} was chosen for this build; --repair may change it")
+        elif late:
+            spent = f"{(self.clock() - self.started) / 60:.1f} of {self.bounds.time_s / 60:g} minutes are over"
+            self.note(repair, f"{spent}, and the longest repair took {self.longest_s / 60:.1f}")
+        return late or bool(chosen)
 
     def _tried(self, links: Links) -> Attempt:
         begun = self.clock()
@@ -202,7 +235,7 @@ class _Repairs:
         holds; half of all tensors are the budget."""
         if changed(self.best.links, Rung(rung.repair, {rung.option: ("?",)})) is None:
             return False
-        if self._skipped(Repair(repair=rung.repair, options=f"-O {rung.option}=...")):
+        if self._skipped(Repair(repair=rung.repair, options=f"-O {rung.option}=..."), [rung.option]):
             return False
         diagnosis = self.diagnose(self.best)
         order = rung.order(diagnosis) if diagnosis is not None else []
@@ -247,28 +280,13 @@ def _holds(attempt: Attempt) -> bool:
     return attempt.error is None and not attempt.verdict
 
 
-def changed(links: Links, rung: Rung) -> Links | None:
-    """Returns the chain with the settings of a repair; None where they change nothing."""
-    new = tuple(_changed(link, rung) for link in links)
-    return None if all(one is other for one, other in zip(new, links, strict=True)) else new
-
-
-def _changed(link: Link, rung: Rung) -> Link:
-    plan = link.options
-    if not isinstance(plan, QuantPlan) or plan.activations == "float32":
-        return link
-    known = {each.name for each in fields(plan)}
-    settings = {n: value for n, value in rung.settings.items() if n in known and getattr(plan, n) != value}
-    if not settings:
-        return link
-    return replace(link, options=replace(plan, **settings))  # type: ignore[arg-type]  # by their names
-
-
 def lines(repairs: tuple[Repair, ...], diagnosis: Diagnosis | None) -> Iterator[str]:
     """Yields what is to be said of repairs, and of a gate that none of them met."""
     for repair in repairs:
         yield repair.sentence
-    if repairs and not repairs[-1].holds:
+    if repairs and repairs[-1].holds:
+        yield "repaired: as it was asked for, it misses the gate; --no-repair builds no more than that"
+    elif repairs:
         reached = max((each.after_db for each in repairs if each.kept and each.after_db is not None), default=None)
         best = f"the best reached is {reached:.1f} dB; " if reached is not None else "no repair gained anything; "
         losses = sorted(diagnosis.tensors if diagnosis else (), key=lambda loss: loss.made_db)[:_SHOWN]

@@ -39,8 +39,8 @@ class Request:
     seed: int = 0
     require_npu: float = 1.0
     gate: Gate = field(default_factory=Gate)
-    repair: bool = False
-    """Whether repairs are tried where quantisation misses the gate."""
+    repair: bool | None = None
+    """Whether repairs are tried where quantisation misses the gate; by default where that is the default gate."""
     keep_failed: bool = False
     """Whether a result that misses the accuracy gate is kept, below `failed/` in the output folder."""
     strict_calibration: bool = False

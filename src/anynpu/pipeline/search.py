@@ -17,9 +17,9 @@ from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
 from anynpu.files import write_whole, writing
 from anynpu.pipeline.build import platforms
 from anynpu.pipeline.diagnosis.builds import diagnose_build
+from anynpu.pipeline.ladder import FEWEST
 from anynpu.pipeline.planner import Link, check_options, plan, source_format
 from anynpu.pipeline.preview import Silent
-from anynpu.pipeline.repair import FEWEST
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.sweep import (
     CELL_S,
@@ -268,7 +268,7 @@ def _standing(line: SweepRow) -> tuple[float, ...]:
 def worst_tensors(request: object, cache: str) -> dict[str, list[list[str]]]:
     """Returns the tensors of a build for each option that takes names of them, those with the largest errors first
     (runs in a child process)."""
-    wanted = schema.from_dict(Request, request, "search")
+    wanted = replace(schema.from_dict(Request, request, "search"), repair=False)
     (chip,) = diagnose_build(wanted, Store(Path(cache) if cache else None), Silent())
     if chip.diagnosis is None:
         return {}

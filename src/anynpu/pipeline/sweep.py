@@ -87,7 +87,8 @@ Runner = Callable[[Sequence[Cell], Store], Iterator[tuple[Cell, Answer]]]
 
 def build_cell(request: object, cache: str) -> object:
     """Returns what one build came to, as JSON (runs in a child process or on a cluster)."""
-    wanted = schema.from_dict(Request, request, "sweep")
+    # A row of the table stands for its own options, and for no others.
+    wanted = replace(schema.from_dict(Request, request, "sweep"), repair=False)
     try:
         return plain(record(build(wanted, Store(Path(cache) if cache else None), Silent())))
     except AnyNpuError as error:

@@ -297,6 +297,11 @@ class ChipForm(Whole):
     diagnosis: Diagnosis | None = about("where the accuracy is lost, of a chip that failed the gate", None)
 
     @property
+    def result(self) -> str:
+        """The status, for people: whether it took repairs."""
+        return f"{self.status}, repaired" if self.repairs and self.repairs[-1].holds else self.status
+
+    @property
     def details(self) -> DetailsForm:
         """What the last artifact of the chain says of itself."""
         return self.chain[-1].details if self.chain else DetailsForm()

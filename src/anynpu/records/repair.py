@@ -15,13 +15,13 @@ class Repair:
     """One repair: what was changed, what it gained, and whether it was kept."""
 
     repair: str
-    options: str = about("the same as options of `anynpu build`")
+    options: str = about("the same as options of `anynpu build`", "")
     before_db: float | None = about("SQNR of the worst output of the best build so far", None)
     after_db: float | None = about("SQNR of the worst output with the repair", None)
     kept: bool = False
     holds: bool = about("the gate holds with it", False)
     note: str = about("why it could not be tried", "")
-    skipped: bool = about("it was not tried for want of time", False)
+    skipped: bool = about("it was not tried: there was no time, or the user chose otherwise", False)
     tensors: tuple[str, ...] = about("the tensors that it concerns, where it concerns some alone", ())
     activation_bytes: int | None = about("by how many bytes these tensors grow together", None)
     file_bytes: int | None = about("by how many bytes the model's file grows", None)
@@ -29,7 +29,7 @@ class Repair:
     @property
     def sentence(self) -> str:
         """What the repair came to, for people."""
-        text = f"repair {self.repair} ({self._short_options})"
+        text = f"repair {self.repair} ({self._short_options})" if self.options else f"repair {self.repair}"
         if self.skipped:
             return f"{text}: not tried: {self.note}"
         if self.after_db is None or self.before_db is None:
@@ -47,5 +47,5 @@ class Repair:
         """The options, with the first tensors of many."""
         if len(self.tensors) <= MOST_NAMED:
             return self.options
-        option = self.options.partition("=")[0]
-        return f"{option}={','.join(self.tensors[:MOST_NAMED])},... all {len(self.tensors)} are in report.json"
+        first = ",".join(self.tensors[:MOST_NAMED])
+        return self.options.replace(",".join(self.tensors), f"{first},... all {len(self.tensors)} are in report.json")

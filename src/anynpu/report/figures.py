@@ -59,7 +59,7 @@ def chip_row(chip: ChipForm) -> dict[str, str]:
         share = percent(chip.receipt.share) + (" claimed" if chip.status == "not executed" else "")
     return {
         "chip": chip.chip,
-        "result": chip.status,
+        "result": chip.result,
         "SQNR dB": decibel(proof.sqnr_db if proof else None),
         "float": percent(proof.score_float if proof else None),
         "here": percent(proof.score if proof else None),

@@ -103,7 +103,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _chip(chip: ChipForm) -> list[str]:
-    parts = [f"\n## {plain(chip.chip)}: {plain(chip.status)}\n", plain(chip.title) + ".\n"]
+    parts = [f"\n## {plain(chip.chip)}: {plain(chip.result)}\n", plain(chip.title) + ".\n"]
     if error := chip.error:
         hint = f" ({plain(error.hint)})" if error.hint else ""
         parts.append(f"**{plain(error.message)}**{hint}\n")

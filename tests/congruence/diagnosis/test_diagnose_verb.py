@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def built(folder, anywhere):
     out = folder / "out"
-    names = ["-m", folder / "net.onnx", "-t", "cpu,tflite", "--data", folder / "data.npz", "-o", out]
+    names = ["-m", folder / "net.onnx", "-t", "cpu,tflite", "--data", folder / "data.npz", "-o", out, "--no-repair"]
     return anywhere("build", *map(str, names)), out
 
 

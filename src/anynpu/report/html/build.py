@@ -49,7 +49,7 @@ def mood(chip: ChipForm) -> str:
 
 def status(chip: ChipForm) -> str:
     """Returns the status of a chip as the page says it."""
-    return f"{chip.status} by a lowered gate only" if chip.by_gate_only else chip.status
+    return f"{chip.status} by a lowered gate only" if chip.by_gate_only else chip.result
 
 
 def head(record: BuildRecord) -> Head:

@@ -1,0 +1,101 @@
+"""Repairs in the order of what they cost: changes of the quantisation plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from anynpu.pipeline.planner import Link
+from anynpu.quantize.plan import QuantPlan
+from anynpu.records.diagnosis import Diagnosis, TensorLoss
+
+Links = tuple[Link, ...]
+_BYTES = ("int8", "uint8")
+_INTEGERS = (*_BYTES, "int16", "uint16")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One repair, as settings of the plan."""
+
+    repair: str
+    settings: Mapping[str, str | bool | tuple[str, ...]]
+
+    @property
+    def options(self) -> str:
+        """The repair as the user would ask for it."""
+        shown = {name: value for name, value in self.settings.items() if value != ()}
+        return " ".join(f"-O {name}={_text(value)}" for name, value in shown.items())
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """A repair of single tensors: the fewest of those that make the largest errors with which the gate holds."""
+
+    repair: str
+    option: str
+    stored: tuple[str, ...]
+    """The types of tensors that it is for."""
+    value_bytes: int
+    """What each value takes afterwards."""
+    inputs: bool
+    """Whether inputs of the model are taken too."""
+
+    def rung(self, losses: Sequence[TensorLoss]) -> Rung:
+        return Rung(self.repair, {self.option: self.tensors(losses)})
+
+    def tensors(self, losses: Sequence[TensorLoss]) -> tuple[str, ...]:
+        """Returns the tensors that these losses are repaired by."""
+        return tuple(name for loss in losses for name in self.names(loss))
+
+    def names(self, loss: TensorLoss) -> tuple[str, ...]:
+        """Returns a tensor and those before an activation whose error is judged there."""
+        return (*([loss.tensor] if loss.stored in self.stored else []), *loss.before)
+
+    def order(self, diagnosis: Diagnosis) -> list[TensorLoss]:
+        """Returns the tensors that it is for, those that make the largest errors first."""
+        taken = [loss for loss in diagnosis.tensors if self.names(loss)]
+        return sorted((t for t in taken if self.inputs or t.operator != "input"), key=lambda loss: loss.made_db)
+
+    def grown_bytes(self, loss: TensorLoss) -> int:
+        """Returns by how much a tensor and those before it grow."""
+        now = 2 if loss.stored in ("int16", "uint16") else 1
+        return loss.elements * (self.value_bytes - now) * len(self.names(loss))
+
+
+LADDER: tuple[Rung | Fewest, ...] = (
+    Rung("bias correction", {"bias_correction": True}),
+    Rung("equalisation", {"equalize": True}),
+    Rung("one weight scale per channel", {"weights": "per-channel"}),
+    Rung("ranges by the error behind functions", {"method": "auto"}),
+    Rung("no equalisation", {"equalize": False}),
+    Rung("range search by least squares", {"method": "mse"}),
+    Rung("weights fitted to their inputs", {"rounding": "fitted"}),
+    Fewest("16 bits for the fewest tensors", "wide_tensors", _BYTES, 2, inputs=True),
+    Rung("16-bit activations", {"activations": "int16", "wide_tensors": ()}),
+    Fewest("floating point for the fewest tensors", "float_tensors", _INTEGERS, 4, inputs=False),
+)
+"""Cheapest first: the earlier ones cost the chip nothing, the last ones memory and time."""
+FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest)}
+"""Repairs of single tensors, by the option that takes the names."""
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+
+
+def changed(links: Links, rung: Rung) -> Links | None:
+    """Returns the chain with the settings of a repair; None where they change nothing."""
+    new = tuple(_changed(link, rung) for link in links)
+    return None if all(one is other for one, other in zip(new, links, strict=True)) else new
+
+
+def _changed(link: Link, rung: Rung) -> Link:
+    plan = link.options
+    if not isinstance(plan, QuantPlan) or plan.activations == "float32":
+        return link
+    known = {each.name for each in fields(plan)}
+    settings = {n: value for n, value in rung.settings.items() if n in known and getattr(plan, n) != value}
+    if not settings:
+        return link
+    return replace(link, options=replace(plan, **settings))  # type: ignore[arg-type]  # by their names
