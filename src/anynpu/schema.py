@@ -156,17 +156,18 @@ def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, object]
 
 def to_dict(value: Any, whole: bool = False) -> Any:
     """Returns plain JSON data for a dataclass; fields that hold their default are left out unless it is `whole`."""
-    if type(value) in _JSON_TYPES:
+    kind = type(value)
+    if kind in _JSON_TYPES:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(kind):
         whole = whole or isinstance(value, Throughout)
         every, data, more = whole or isinstance(value, Whole), {}, {}
-        for field in dataclasses.fields(value):
+        for field, key, rest, optional in _written(kind):
             held = getattr(value, field.name)
-            if field.metadata.get("rest"):
+            if rest:
                 more = to_dict(held, whole)
-            elif (every and not field.metadata.get("optional")) or not _is_default(field, held):
-                data[_key(field)] = to_dict(held, whole)
+            elif (every and not optional) or not _is_default(field, held):
+                data[key] = held if type(held) in _JSON_TYPES else to_dict(held, whole)
         return {**data, **more}
     if isinstance(value, Mapping):
         return {str(k): to_dict(v, whole) for k, v in value.items()}
@@ -175,6 +176,13 @@ def to_dict(value: Any, whole: bool = False) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+@functools.cache
+def _written(cls: type[Any]) -> tuple[tuple[dataclasses.Field[Any], str, bool, bool], ...]:
+    """Returns the fields of a dataclass, each with its key in JSON, whether it is the rest, and whether optional."""
+    fields = dataclasses.fields(cls)
+    return tuple((f, _key(f), bool(f.metadata.get("rest")), bool(f.metadata.get("optional"))) for f in fields)
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
@@ -258,7 +266,12 @@ def _unless_any(name: str, kind: Any) -> JsonObject:
 
 def canonical_json(value: Any) -> str:
     """Returns the one JSON text that equal data always gives."""
-    return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return plain_json(to_dict(value))
+
+
+def plain_json(data: Any) -> str:
+    """Returns the one JSON text of data that is plain already."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(value: Any) -> str:

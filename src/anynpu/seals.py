@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import (
@@ -13,7 +14,7 @@ from typing import (
 )
 
 from anynpu.errors import IntegrityError
-from anynpu.schema import digest, to_dict
+from anynpu.schema import plain_json, to_dict
 
 SEAL = "seal"
 
@@ -38,7 +39,7 @@ S = TypeVar("S", bound=Sealed)
 
 def with_seal(record: S) -> S:
     """Returns a form with the digest of all else that it says."""
-    return dataclasses.replace(record, seal=_seal(json.loads(json.dumps(to_dict(record)))))
+    return dataclasses.replace(record, seal=_seal(to_dict(record)))
 
 
 def check_seal(record: Any, place: str) -> str:
@@ -64,6 +65,6 @@ def _seal(record: Mapping[str, object]) -> str:
         return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
     try:
-        return digest(plain(record))
+        return hashlib.sha256(plain_json(plain(record)).encode()).hexdigest()
     except ValueError:  # NaN or Infinity, which is not JSON
         return ""

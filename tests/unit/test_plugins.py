@@ -18,7 +18,7 @@ TOML = 'name = "{name}"\ntitle = "A chip"\nvendor = "V"\ntarget = "{target}"\nal
 
 
 def forget() -> None:
-    for function in (plugins._registered, plugins.load, plugins._aliases, plugins._read):
+    for function in (plugins._everything, plugins._registered, plugins.load, plugins._aliases, plugins._read):
         function.cache_clear()
     importlib.invalidate_caches()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import importlib
 import json
 import os
@@ -64,6 +65,8 @@ VERBS = {
 }
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
+"""Python looks for cycles after every 700 new objects: a tenth of a short command, which leaves hardly any."""
 
 
 class Verbs(click.Group):
@@ -158,6 +161,7 @@ def root() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     # Somewhere to write when the shell closed stdout or stderr (`>&-`)
     for name in ("stdout", "stderr"):

@@ -59,6 +59,8 @@ class Steps:
     """What the user's generators gave, by source."""
     generated: dict[str, Dependencies] = field(default_factory=dict)
     """What they read meanwhile."""
+    built: dict[str, Artifact] = field(default_factory=dict)
+    """What the steps of this request have made or found, by address."""
 
     def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
         """Returns the artifact of a step, telling the observer."""
@@ -70,12 +72,17 @@ class Steps:
         return built
 
     def quietly(self, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
-        """Returns the artifact of a step without a word to the observer."""
-        return self.store.build(
+        """Returns the artifact of a step without a word to the observer; several chips may ask for it."""
+        address = step.address
+        if address in self.built:
+            return Built(self.built[address], True, 0.0)
+        built = self.store.build(
             step,
             lambda out, log: make(out, Work(log, self.observer.progress)),
             lambda kept: not self._changed(step, kept),
         )
+        self.built[address] = built.artifact
+        return built
 
     def find(self, step: Step) -> Artifact | None:
         """Returns the artifact of a step where the store has it and nothing that the user's code read has changed."""

@@ -13,14 +13,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact, Placement, hash_file
-from anynpu.drivers import ryzenai
-from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported, first_line
@@ -30,6 +28,9 @@ from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.schema import JsonObject
 from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    from anynpu.drivers.root import Root
 
 REPORT_VARIABLE = "XLNX_ONNX_EP_REPORT_FILE"
 PACKAGES = ("onnxruntime-vitisai", "onnxruntime", "voe", "ryzen-ai-lt")
@@ -55,6 +56,8 @@ class VitisAiSession:
     hardware = True
 
     def __init__(self, artifact: Artifact, root: Root | None = None, cache: Path | None = None) -> None:
+        from anynpu.drivers import ryzenai  # this class is loaded with all others, to ask what it runs
+
         if reason := self.missing():
             raise ToolMissing(reason, self.get)
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs

@@ -25,7 +25,7 @@ from anynpu.apps.serve.base import Options, Request
 from anynpu.apps.serve.lane import WAKE, Lane, Ticket
 from anynpu.apps.serve.program import Row
 from anynpu.errors import DeviceError
-from anynpu.runtime.noe.session import Isolated
+from anynpu.runtime.noe.engines import Isolated
 from anynpu.runtime.ort import OrtSession
 from anynpu.testing import noe
 

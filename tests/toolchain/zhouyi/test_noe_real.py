@@ -24,7 +24,8 @@ from anynpu.errors import DeviceError
 from anynpu.runtime.base import open_artifact
 from anynpu.runtime.noe.abi import Qos
 from anynpu.runtime.noe.cix import read_cix
-from anynpu.runtime.noe.session import Isolated, NoeSession
+from anynpu.runtime.noe.engines import Isolated
+from anynpu.runtime.noe.session import NoeSession
 from anynpu.tensors import Quantization, TensorSpec
 from anynpu.testing import noe
 from anynpu.testing.cix import program_bytes, wrap, write_cix

@@ -30,7 +30,7 @@ def text(value: object) -> Markup:
 
 def join(parts: Iterable[Child]) -> Markup:
     """Returns the parts one after the other."""
-    return Markup("".join(text(part) for part in parts if part is not None))
+    return Markup("".join([part if type(part) is Markup else text(part) for part in parts if part is not None]))
 
 
 def el(tag: str, *children: Child, **attributes: Any) -> Markup:
