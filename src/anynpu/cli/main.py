@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import gc
@@ -12,7 +13,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,6 @@ VERBS = {
 }
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""Python looks for cycles after every 700 new objects: a tenth of a short command, which leaves hardly any."""
 
 
 class Verbs(click.Group):
@@ -89,7 +88,8 @@ class Verbs(click.Group):
                 message = f"the verb {cmd_name} of a plug-in is not a click command"
                 raise ToolFailed(message, hint="update or remove that package")
             return plugged
-        module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
+        with _without_collections():
+            module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")  # eval is Python's
         return command
@@ -109,6 +109,17 @@ class Verbs(click.Group):
 
             ctx.fail(f"no such verb: {args[0]}{near(args[0], (*VERBS, *_plugged()))}")
         return super().resolve_command(ctx, args)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keeps Python from looking for garbage among what is imported in the meantime, and later too: all of it stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @functools.cache
@@ -161,7 +172,6 @@ def root() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     # Somewhere to write when the shell closed stdout or stderr (`>&-`)
     for name in ("stdout", "stderr"):

@@ -149,8 +149,8 @@ from pathlib import Path
 import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError
-from anynpu.runtime.noe import local, session
-session.GRACE_S, local.CLOSE_S = 0.1, 0.5
+from anynpu.runtime.noe import engines, local, session
+engines.GRACE_S, local.CLOSE_S = 0.1, 0.5
 opened = session.NoeSession(Artifact.open(Path(sys.argv[1])), timeout_ms=50, isolate=False)
 for _ in range(2):
     try:

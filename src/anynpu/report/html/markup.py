@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import math
@@ -25,6 +26,8 @@ def text(value: object) -> Markup:
     """Returns `value` as text of a page; a lone surrogate, which a file name may hold, is shown as an escape."""
     if isinstance(value, Markup):
         return value
+    if type(value) in (int, float):  # nothing to escape
+        return Markup(value)
     return Markup(html.escape(visible(str(value))))
 
 
@@ -35,19 +38,24 @@ def join(parts: Iterable[Child]) -> Markup:
 
 def el(tag: str, *children: Child, **attributes: Any) -> Markup:
     """Returns an element; `class_` is class, `aria_label` is aria-label, True is bare, None and False leave it out."""
-    head = "".join(
-        _attribute(name, value) for name, value in attributes.items() if not (value is None or value is False)
-    )
+    pairs = attributes.items()
+    head = "".join([_attribute(name, value) for name, value in pairs if value is not None and value is not False])
     if tag in VOID:
         return Markup(f"<{tag}{head}>")
     return Markup(f"<{tag}{head}>{join(children)}</{tag}>")
 
 
 def _attribute(name: str, value: object) -> str:
-    name = name.rstrip("_").replace("_", "-").replace("viewbox", "viewBox")
     if value is True:
-        return f" {name}"
-    return f' {name}="{text(number(value) if isinstance(value, float) else value)}"'
+        return f" {_spelled(name)}"
+    shown = number(value) if isinstance(value, float) else value if type(value) is int else text(value)
+    return f' {_spelled(name)}="{shown}"'
+
+
+@functools.cache
+def _spelled(name: str) -> str:
+    """Returns an attribute's name as a page has it."""
+    return name.rstrip("_").replace("_", "-").replace("viewbox", "viewBox")
 
 
 def number(value: float) -> str:
