@@ -196,7 +196,7 @@ def test_what_failed_on_one_chip_is_not_tried_unasked_on_the_next():
     repairs = bench.repaired("two", known, Bounds(1e9, asked=False))
     assert bench.count == 1 and {each.repair for each in repairs} >= tried
     assert repairs[0].sentence.endswith("not tried: it did not reach the gate on one")
-    assert len(bench.repaired("three", known, Bounds(1e9))) == len(tried)
+    assert len(bench.repaired("three", known, Bounds(1e9))) == len(tried) + 1  # and the slow one
     assert bench.count > 2
 
 

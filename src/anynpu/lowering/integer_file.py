@@ -22,6 +22,7 @@ from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
+from anynpu.quantize.headroom import with_room
 from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.most_samples import kept_by_most
 from anynpu.quantize.padding import find_padding
@@ -95,12 +96,12 @@ def quantize_file(
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed.repaired:
         form, effects = levelled(form, data)
     net, observed, brought = form.net(), SampleLimits(), fixed
-    if stated is not None:
-        fixed = stated.over(fixed, net, plan)
+    fixed = stated.over(fixed, net, plan) if stated is not None else fixed
     behind = followers(net)
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
     observed_ranges = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
-    observed_ranges = kept_by_most(net, observed_ranges, observed, plan, around(form.graph, plan.float_tensors))
+    kept = kept_by_most(net, observed_ranges, observed, plan, around(form.graph, plan.float_tensors))
+    observed_ranges = with_room(net, kept, plan)
     ranges = observed_ranges | dict(fixed.ranges)
     origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
     origins |= fixed.origins

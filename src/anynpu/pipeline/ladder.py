@@ -20,6 +20,8 @@ class Rung:
 
     repair: str
     settings: Mapping[str, str | bool | tuple[str, ...]]
+    slow: bool = False
+    """Whether it takes several times as long as a build: it is tried only where somebody asked for repairs."""
 
     @property
     def options(self) -> str:
@@ -69,7 +71,7 @@ LADDER: tuple[Rung | Fewest, ...] = (
     Rung("one weight scale per channel", {"weights": "per-channel"}),
     Rung("ranges by the error behind functions", {"method": "auto"}),
     Rung("no equalisation", {"equalize": False}),
-    Rung("range search by least squares", {"method": "mse"}),
+    Rung("range search by least squares", {"method": "mse"}, slow=True),
     Rung("weights fitted to their inputs", {"rounding": "fitted"}),
     Fewest("16 bits for the fewest tensors", "wide_tensors", _BYTES, 2, inputs=True),
     Rung("16-bit activations", {"activations": "int16", "wide_tensors": ()}),

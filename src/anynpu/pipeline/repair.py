@@ -197,7 +197,7 @@ class _Repairs:
         """Tries settings of the plan; tells whether the gate holds with them."""
         links = changed(self.best.links, rung)
         repair = Repair(repair=rung.repair, options=rung.options)
-        if links is None or self._skipped(repair, rung.settings):
+        if links is None or (rung.slow and not self.bounds.asked) or self._skipped(repair, rung.settings):
             return False
         return self._judge(self._tried(links), repair)
 

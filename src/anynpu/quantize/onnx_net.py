@@ -163,16 +163,15 @@ def _layer(node: NodeProto, stored: Mapping[str, TensorProto]) -> Layer | None:
         plain = plain and (not bias or tuple(stored[bias].dims) == (dims[outputs],))
         return Layer(node.input[1], bias, dims, outputs, 1 - outputs, dense=True) if plain else None
     stated = {item.name: tuple(item.ints) for item in node.attribute if item.ints}
-    pads = next((item.s for item in node.attribute if item.name == "auto_pad"), b"NOTSET")
+    automatic = next((item.s for item in node.attribute if item.name == "auto_pad"), b"NOTSET")
     groups, window = int(attribute(node, "group", 1)), None
-    if len(dims) == 4 and pads in (b"NOTSET", b"VALID"):
-        window = Window(
-            kernel=(dims[2], dims[3]),
-            strides=stated.get("strides", (1, 1)),
-            dilations=stated.get("dilations", (1, 1)),
-            pads=stated.get("pads", (0, 0, 0, 0)),
-            groups=groups,
-        )
+    if len(dims) in (3, 4) and automatic in (b"NOTSET", b"VALID"):
+        axes = len(dims) - 2
+        strides, dilations = (stated.get(name, (1,) * axes) for name in ("strides", "dilations"))
+        pads = stated.get("pads", (0,) * 2 * axes)
+        # One axis is that of an image of one row.
+        row, edge = (1,) * (2 - axes), (0,) * (2 - axes)
+        window = Window(row + dims[2:], row + strides, row + dilations, edge + pads[:axes] + edge + pads[axes:], groups)
     return Layer(node.input[1], bias, dims, 0, 1, groups, channel_axis=1, window=window)
 
 

@@ -25,6 +25,7 @@ from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
+from anynpu.quantize.headroom import with_room
 from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.most_samples import kept_by_most
 from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
@@ -172,7 +173,7 @@ def model_ranges(
     net, observed = net_of(model.graph), SampleLimits() if observed is None else observed
     ranges = collect(runner(model), data, *how, progress, whole, followers(net), observed)
     unrounded = whole_operators(model.graph).unrounded | left_in_float(model.graph, plan.float_tensors).unrounded
-    return kept_by_most(net, ranges, observed, plan, unrounded)
+    return with_room(net, kept_by_most(net, ranges, observed, plan, unrounded), plan)
 
 
 def _quantized(

@@ -138,7 +138,8 @@ def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
     layers = [
         (operation.inputs[0], layer)
         for operation in net.operations
-        if (layer := operation.layer) is not None and net.own(layer.weights) and (layer.bias or layer.window)
+        if (layer := operation.layer) is not None and net.own(layer.weights)
+        if layer.window is not None or (layer.dense and layer.bias)
     ]
     moments = [Moments() for _ in layers]
     run = data.counted(form.run([name for name, _ in layers])) if layers else None
@@ -150,7 +151,7 @@ def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
                 each.rows(computed[name].reshape(-1, layer.inputs))
             else:
                 for image in np.moveaxis(computed[name], layer.channel_axis, 1):
-                    each.image(image, layer.window)
+                    each.image(image if image.ndim == 3 else image[:, np.newaxis], layer.window)
     change = Change(net)
     for (_, layer), each in zip(layers, moments, strict=True):
         rows = layer.rows(net.constant(layer.weights))

@@ -231,3 +231,25 @@ def test_a_bias_of_any_shape_that_is_broadcast(shape):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     samples = data()
     assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30
+
+
+def test_weights_of_a_convolution_along_one_axis_are_fitted_too():
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[5], pads=[2, 2], strides=[2]),
+        helper.make_node("Conv", ["c", "v", "d"], ["y"], auto_pad="SAME_UPPER"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 40])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 20])],
+        [weight("w", 8, 4, 5), weight("b", 8), weight("v", 6, 8, 1), weight("d", 6)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    loud = np.cumsum(RNG.normal(size=(32, 4, 40)), axis=-1).astype(np.float32)
+    samples = Dataset({"x": loud}, None, "test")
+    plans = [QuantPlan(rounding=each, weight_bits=4, activations="int16") for each in ("nearest", "fitted")]
+    nearest, fitted = (
+        sqnr(model, write_qdq(model, samples, plan), [samples.sample(i) for i in range(32)]) for plan in plans
+    )
+    assert fitted > nearest + 1
