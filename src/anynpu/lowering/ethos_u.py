@@ -16,6 +16,7 @@ from anynpu.lowering.graph import Graph, Operator, int32, pruned
 from anynpu.lowering.moves import MOST_JOINED, few_axes, small_transposes
 from anynpu.lowering.options import (
     Add,
+    ArgMax,
     Concatenation,
     Conv2D,
     DepthToSpace,
@@ -178,6 +179,15 @@ def mean(at: Rewriting, operator: Operator) -> bool:
     return True
 
 
+def smallest(at: Rewriting, operator: Operator) -> bool:
+    """ARG_MIN is the ARG_MAX of the negative."""
+    source, result = operator.inputs[0], operator.outputs[0]
+    minus = at.store(np.asarray(-1, np.float32), f"{result}/minus")
+    turned = at.emit("MUL", (source, minus), at.shape(source), Mul(), f"{result}/turned")
+    at.operators.append(replace(operator, kind="ARG_MAX", inputs=(turned, operator.inputs[1]), options=ArgMax()))
+    return True
+
+
 def strided(at: Rewriting, operator: Operator) -> bool:
     """A convolution in long steps is one in steps of one, over an image whose channels hold a block of pixels each."""
     options, source, result = operator.options, operator.inputs[0], operator.outputs[0]
@@ -228,6 +238,7 @@ RULES: dict[str, Rule] = {
     "BROADCAST_TO": broadcast,
     "SQRT": square_root,
     "MEAN": mean,
+    "ARG_MIN": smallest,
     "GATHER": gather,
     "MIRROR_PAD": mirrored,
     "STRIDED_SLICE": stepped,

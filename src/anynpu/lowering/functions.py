@@ -57,6 +57,7 @@ KERNELS: dict[str, Kernel] = {
     "ROUND": _plain(np.rint),
     "SIGN": _plain(np.sign),
     "FLOOR_MOD": _plain(np.mod),
+    "ATAN2": _plain(np.arctan2),
 }
 _FUSED: dict[str, Callable[[Array], Array]] = {
     "NONE": lambda x: x,
@@ -65,7 +66,7 @@ _FUSED: dict[str, Callable[[Array], Array]] = {
     "RELU_N1_TO_1": lambda x: np.clip(x, -1.0, 1.0),
 }
 # LiteRT has no 8-bit kernel for the first; TFLite-Micro has none for the others either.
-ALWAYS = frozenset(("SIN", "COS", "FLOOR", "CEIL", "ROUND", "SIGN", "POW", "FLOOR_MOD"))
+ALWAYS = frozenset(("SIN", "COS", "FLOOR", "CEIL", "ROUND", "SIGN", "POW", "FLOOR_MOD", "ATAN2"))
 ON_MICRO = ALWAYS | {"EXP", "LOG", "SQRT", "GELU", "DIV"}
 
 

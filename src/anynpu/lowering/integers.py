@@ -77,7 +77,7 @@ _BOTH = frozenset(
 BYTE_KINDS = (
     _BOTH
     | KEEPS_SCALE
-    | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX", "FUNCTION"))
+    | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX", "ARG_MIN", "FUNCTION"))
     | ALWAYS
     | COMPARISONS
 )

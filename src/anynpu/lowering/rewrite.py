@@ -7,44 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from anynpu.graph.fold import static_shapes
 from anynpu.graph.shapes import infer
+from anynpu.lowering.drafts import Draft
+from anynpu.lowering.places import col_to_image, gather_elements, grid_sample, scatter_elements
 from anynpu.lowering.table import Node
-from anynpu.tensors import Array
-
-
-@dataclass
-class Draft:
-    """The nodes that stand for one, and the constants they read."""
-
-    result: str
-    shapes: dict[str, tuple[int, ...]]
-    constants: dict[str, Array]
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    stored: dict[str, Array] = field(default_factory=dict)
-
-    def add(self, op: str, inputs: list[str], last: bool = False, **settings: Any) -> str:
-        """Adds a node and returns the name of its result; the last one gives the result of the whole."""
-        name = self.result if last else f"{self.result}/{op}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **settings))
-        return name
-
-    def store(self, array: Array, what: str) -> str:
-        """Returns the name of a new constant."""
-        name = f"{self.result}/{what}{len(self.stored)}"
-        self.stored[name] = array
-        return name
-
-    def reshape(self, source: str, *shape: int, last: bool = False) -> str:
-        """Returns the same values in another shape."""
-        return self.add("Reshape", [source, self.store(np.asarray(shape, np.int64), "shape")], last)
 
 
 def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -55,11 +28,16 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     new.CopyFrom(model)
     shapes = static_shapes(new.graph)
     constants = {item.name: numpy_helper.to_array(item) for item in new.graph.initializer}
+    shapes |= {name: array.shape for name, array in constants.items()}
+    values = (*new.graph.value_info, *new.graph.input, *new.graph.output)
+    reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type == onnx.TensorProto.FLOAT)
+    makers = {name: each for each in new.graph.node for name in each.output}
     nodes: list[onnx.NodeProto] = []
     for proto in new.graph.node:
         node = Node.of(proto)
-        draft = Draft(node.output, shapes, constants) if node.op in REWRITES and not proto.domain else None
-        known = all(name in shapes for name in (*node.inputs[:1], node.output))
+        ours = node.op in REWRITES and not proto.domain
+        draft = Draft(node.output, shapes, constants, reals, makers) if ours else None
+        known = all(name in shapes for name in (*node.inputs[:3], node.output) if name)
         if draft is None or not known or not REWRITES[node.op](draft, node):
             nodes.append(proto)
             continue
@@ -196,37 +174,6 @@ def lp_pool(draft: Draft, node: Node) -> bool:
     return True
 
 
-def grid_sample(draft: Draft, node: Node) -> bool:
-    """Samples at constant places: the elements around each, by their weights."""
-    grid, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
-    mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
-    if grid is None or len(shape) != 4 or shape[0] != 1 or mode not in ("bilinear", "linear", "nearest"):
-        return False
-    if padding == "reflection":
-        return False
-    aligned = bool(int(node.get("align_corners", 0)))
-    sizes = np.asarray([shape[3], shape[2]])
-    at = (grid.reshape(-1, 2).astype(np.float64) + 1) / 2 * (sizes - 1) if aligned else (
-        ((grid.reshape(-1, 2).astype(np.float64) + 1) * sizes - 1) / 2)  # fmt: skip
-    if padding == "border":
-        at = np.clip(at, 0, sizes - 1)
-    low = np.rint(at) if mode == "nearest" else np.floor(at)
-    part = at - low
-    rows = draft.reshape(node.input(0), 1, shape[1], shape[2] * shape[3])
-    total = ""
-    for dx, dy in ((0, 0),) if mode == "nearest" else ((0, 0), (1, 0), (0, 1), (1, 1)):
-        place = low + np.asarray([dx, dy])
-        inside = np.all((place >= 0) & (place < sizes), axis=1)
-        factors = np.abs(1 - dx - part[:, 0]) * np.abs(1 - dy - part[:, 1]) if mode != "nearest" else np.ones(len(at))
-        flat = np.clip(place, 0, sizes - 1).astype(np.int64)
-        numbers = draft.store(flat[:, 1] * shape[3] + flat[:, 0], "places")
-        taken = draft.add("Gather", [rows, numbers], axis=2)
-        weighted = draft.add("Mul", [taken, draft.store((factors * inside).astype(np.float32), "weights")])
-        total = draft.add("Add", [total, weighted]) if total else weighted
-    draft.reshape(total, *draft.shapes[node.output], last=True)
-    return True
-
-
 def reverse_sequence(draft: Draft, node: Node) -> bool:
     """Sequences turned around are gathered from behind, where one length is known for all of them."""
     lengths, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
@@ -246,5 +193,8 @@ REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
     "LRN": local_response,
     "LpPool": lp_pool,
     "GridSample": grid_sample,
+    "Col2Im": col_to_image,
+    "ScatterElements": scatter_elements,
+    "GatherElements": gather_elements,
     "ReverseSequence": reverse_sequence,
 }

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from anynpu.errors import Finding, Unsupported
 from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.integers import KEEPS_SCALE, runs_on
@@ -18,6 +20,8 @@ from anynpu.quantize.ranges import Range
 
 _CARRY = ("ADD", "CONCATENATION", "RESHAPE", "TRANSPOSE")
 _INSIDE = ("MEAN", "SUB", "MUL", "ADD", "RESHAPE")
+_MOVING = ("ADD", "MUL", "MINIMUM", "MAXIMUM", "RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE")
+"""What places go through before they are compared with positions."""
 NO_WIDE_KERNEL = "16-bit-kernel"
 """The rule that a tensor breaks whose maker cannot compute in 16 bits."""
 
@@ -37,6 +41,8 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
             least = 0.0 if operator.kind == "SOFTMAX" else limits.min
             if limits.max - least < _SPREAD * _BUILT_IN[operator.kind]:
                 wide.add(operator.outputs[0])
+        if operator.kind == "MINIMUM":
+            wide |= _distance(operator, graph, makers)
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
     # The sums that a normalisation reads, and those that they are sums of
@@ -53,6 +59,26 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
         found.add(maker.outputs[0])
         waiting += [name for name in maker.inputs if graph.constant(name) is None]
     return frozenset(wide | found)
+
+
+def _distance(near: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:
+    """Returns what computes how near a place is to each of a row of positions: 8 bits are too few for both the place
+    and the part of a position that it is away."""
+    sides = [makers.get(name) for name in near.inputs]
+    computed = {name for side in sides if side for name in side.inputs if graph.constant(name) is None}
+    difference = makers.get(next(iter(computed), ""))
+    if len(computed) != 1 or {side.kind for side in sides if side} != {"ADD", "SUB"} or difference is None:
+        return set()
+    positions = graph.constant(difference.inputs[-1])
+    if difference.kind != "SUB" or positions is None or positions.size < 2:
+        return set()
+    if np.any(np.diff(positions.reshape(-1)) != 1):
+        return set()
+    wide, name = {near.outputs[0], difference.outputs[0], *near.inputs}, difference.inputs[0]
+    while (maker := makers.get(name)) is not None and maker.kind in _MOVING:
+        wide.add(maker.outputs[0])
+        name = next(each for each in maker.inputs if graph.constant(each) is None)
+    return wide
 
 
 def around(graph: Graph, tensors: Collection[str]) -> frozenset[str]:

@@ -142,7 +142,7 @@ def function(at: Lowering, node: Node, kind: str, options: Options | None = None
     at.give(node.output, at.emit(kind, (tensor,), at.tensors[tensor].shape, options, node.output), axes)
 
 
-@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Round", "Sign")
+@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Sign")
 def unary(at: Lowering, node: Node) -> None:
     """The TFLite operator of the same name."""
     function(at, node, node.op.upper())
@@ -166,6 +166,24 @@ def ceiling(at: Lowering, node: Node) -> None:
     turned = at.emit("MUL", (tensor, minus), shape, Mul(), node.output)
     below = at.emit("FLOOR", (turned,), shape, stem=node.output)
     at.give(node.output, at.emit("MUL", (below, minus), shape, Mul(), node.output), axes)
+
+
+@operator("Round")
+def nearest(at: Lowering, node: Node) -> None:
+    """FLOOR of x + 1/2, and of a half between two whole numbers the even one: LiteRT's reference kernels lack ROUND."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape, half, minus = at.tensors[tensor].shape, at.value("half", 0.5), at.value("minus", -1.0)
+
+    def computed(kind: str, *operands: str) -> str:
+        return at.emit(kind, operands, shape, {"ADD": Add(), "SUB": Sub(), "MUL": Mul()}.get(kind), node.output)
+
+    above = computed("FLOOR", computed("ADD", tensor, half))
+    turned = computed("FLOOR", computed("ADD", computed("MUL", tensor, minus), half))
+    between = computed("ADD", above, turned)  # one halfway, else nothing
+    pairs = computed("FLOOR", computed("MUL", above, half))
+    odd = computed("SUB", above, computed("MUL", pairs, at.value("two", 2.0)))
+    at.give(node.output, computed("SUB", above, computed("MUL", between, odd)), axes)
 
 
 @operator("Reciprocal")
@@ -229,6 +247,26 @@ def inverse_hyperbolics(at: Lowering, node: Node) -> None:
     at.give(node.output, at.emit("LOG", (total,), shape, stem=node.output), axes)
 
 
+@operator("Atan", "Asin", "Acos")
+def inverse_angles(at: Lowering, node: Node) -> None:
+    """ATAN2 of x and one, or of x and sqrt(1 - x * x); the arc cosine is what is missing to a right angle."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape, one = at.tensors[tensor].shape, at.value("one", 1.0)
+    if node.op == "Atan":  # LiteRT's kernel wants both sides of one shape
+        nothing = at.emit("MUL", (tensor, at.value("zero", 0.0)), shape, Mul(), node.output)
+        other = at.emit("ADD", (nothing, one), shape, Add(), node.output)
+    else:
+        square = at.emit("MUL", (tensor, tensor), shape, Mul(), node.output)
+        rest = at.emit("SUB", (one, square), shape, Sub(), node.output)
+        positive = at.emit("MAXIMUM", (rest, at.value("zero", 0.0)), shape, stem=node.output)
+        other = at.emit("SQRT", (positive,), shape, stem=node.output)
+    result = at.emit("ATAN2", (tensor, other), shape, stem=node.output)
+    if node.op == "Acos":
+        result = at.emit("SUB", (at.value("right", math.pi / 2), result), shape, Sub(), node.output)
+    at.give(node.output, result, axes)
+
+
 @operator("Identity", "Dropout")
 def identity(at: Lowering, node: Node) -> None:
     """Nothing: the result is the input."""
@@ -258,6 +296,9 @@ def cast(at: Lowering, node: Node) -> None:
         at.views[node.output] = at.views[name]
         return
     shape = at.tensors[tensor].shape
+    made = next((each for each in reversed(at.operators) if each.outputs[0] == tensor), None)
+    if made is not None and made.options == Cast("bool", "int32") and wanted == "float32":
+        tensor, have = made.inputs[0], "bool"  # truth as a whole number, as a real number
     if have == "bool" and wanted == "float32":  # which has an integer form, one or zero
         choice = (tensor, at.value("one", 1.0), at.value("zero", 0.0))
         at.give(node.output, at.emit("SELECT_V2", choice, shape, stem=node.output, dtype=wanted), axes)

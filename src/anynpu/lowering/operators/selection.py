@@ -9,9 +9,14 @@ import numpy as np
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.operators.movement import joined, sliced
-from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, TopKV2
+from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, Reducer, Sub, TopKV2
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
+
+MOST_CHOSEN = 64
+"""How many of the largest numbers are found one by one."""
+_BELOW = 0.02
+"""How far below the smallest number one is put that was found, as a part of what they span: five of 255 steps."""
 
 
 @operator("Gather")
@@ -28,9 +33,14 @@ def gather(at: Lowering, node: Node) -> None:
         at.constants[node.output] = np.take(table, chosen, axis)
         return
     if chosen is None:
-        inputs = (at.stored(data, plain(rank)), at.stored(numbers, plain(at.rank(numbers))))
-        dtype = at.tensors[inputs[0]].dtype
-        at.give(node.output, at.emit("GATHER", inputs, at.shape(node.output), Gather(axis), node.output, dtype))
+        # The axis goes in front: an Ethos-U85 gathers along the first one alone
+        order, more = (axis, *(each for each in range(rank) if each != axis)), at.rank(numbers)
+        inputs = (at.stored(data, order), at.stored(numbers, plain(more)))
+        held = at.tensors[inputs[0]]
+        extent = (*at.shape(numbers), *held.shape[1:])
+        tensor = at.emit("GATHER", inputs, extent, Gather(0), node.output, held.dtype)
+        rest = (each if each < axis else each + more - 1 for each in order[1:])
+        at.give(node.output, tensor, (*range(axis, axis + more), *rest))
         return
     size = at.shape(data)[axis]
     places = np.where(chosen < 0, chosen + size, chosen)
@@ -192,7 +202,7 @@ def one_hot(at: Lowering, node: Node) -> None:
 
 @operator("TopK")
 def top_k(at: Lowering, node: Node) -> None:
-    """TOPK_V2 along the last axis, the smallest as the largest of the negative."""
+    """The largest one by one, TOPK_V2 where these are many; the smallest as the largest of the negative."""
     count = int(required(at.constant(node.input(1)), "the count").reshape(-1)[0])
     name = node.input(0)
     axis = int(node.get("axis", -1)) % at.rank(name)
@@ -203,12 +213,39 @@ def top_k(at: Lowering, node: Node) -> None:
     if smallest:
         tensor = at.emit("MUL", (tensor, minus), at.tensors[tensor].shape, Mul(), name)
     shape = (*at.tensors[tensor].shape[:-1], count)
-    inputs = (tensor, at.store(int32([count]).reshape(()), "count"))
-    values, numbers = at.emit_two("TOPK_V2", inputs, shape, TopKV2(), (node.outputs[0], node.outputs[1]), "int32")
+    if count <= MOST_CHOSEN and at.tensors[tensor].dtype == "float32":
+        values, numbers = _one_by_one(at, tensor, count, node.output)
+    else:
+        inputs = (tensor, at.store(int32([count]).reshape(()), "count"))
+        values, numbers = at.emit_two("TOPK_V2", inputs, shape, TopKV2(), (node.outputs[0], node.outputs[1]), "int32")
     if smallest:
         values = at.emit("MUL", (values, minus), shape, Mul(), node.outputs[0])
     at.give(node.outputs[0], values, axes)
     at.give(node.outputs[1], numbers, axes)
+
+
+def _one_by_one(at: Lowering, tensor: str, count: int, stem: str) -> tuple[str, str]:
+    """Returns the largest numbers of each row and their places: one is found, and put below all others for the next.
+
+    Microcontrollers and NPUs have no TOPK_V2, but kernels for each of these steps.
+    """
+    shape = at.tensors[tensor].shape
+    rows, last = shape[:-1], at.store(int32([len(shape) - 1]), "axis")
+    ends = ("REDUCE_MAX", "REDUCE_MIN")
+    highest, lowest = (at.emit(kind, (tensor, last), (*rows, 1), Reducer(True), f"{stem}/end") for kind in ends)
+    span = at.emit("SUB", (highest, lowest), (*rows, 1), Sub(), f"{stem}/span")
+    step = at.emit("MUL", (span, at.value("part", _BELOW)), (*rows, 1), Mul(), f"{stem}/step")
+    below = at.emit("SUB", (lowest, step), (*rows, 1), Sub(), f"{stem}/below")
+    places = at.store(int32(np.arange(shape[-1])), f"{stem}/places")
+    axis, values, numbers = at.store(int32([len(shape) - 1]).reshape(()), "axis"), list[str](), list[str]()
+    for turn in range(count):
+        values.append(at.emit("REDUCE_MAX", (tensor, last), (*rows, 1), Reducer(True), f"{stem}/value"))
+        number = at.emit("ARG_MAX", (tensor, axis), rows, ArgMax(), f"{stem}/number", "int32")
+        numbers.append(at.reshape(number, (*rows, 1)))
+        if turn + 1 < count:
+            here = at.emit("EQUAL", (numbers[-1], places), shape, None, f"{stem}/here", "bool")
+            tensor = at.emit("SELECT_V2", (here, below, tensor), shape, None, f"{stem}/rest", at.tensors[tensor].dtype)
+    return joined(at, values, len(rows), stem), joined(at, numbers, len(rows), f"{stem}/numbers")
 
 
 @operator("EyeLike")

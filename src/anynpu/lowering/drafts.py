@@ -1,0 +1,49 @@
+"""ONNX nodes that stand for one that TFLite has no form of, as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from anynpu.tensors import Array
+
+
+@dataclass
+class Draft:
+    """The nodes that stand for one, and the constants they read."""
+
+    result: str
+    shapes: dict[str, tuple[int, ...]]
+    constants: dict[str, Array]
+    reals: frozenset[str]
+    """The tensors that hold real numbers."""
+    makers: dict[str, onnx.NodeProto]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    stored: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, op: str, inputs: list[str], last: bool = False, **settings: Any) -> str:
+        """Adds a node and returns the name of its result; the last one gives the result of the whole."""
+        name = self.result if last else f"{self.result}/{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **settings))
+        return name
+
+    def store(self, array: Array, what: str) -> str:
+        """Returns the name of a new constant."""
+        name = f"{self.result}/{what}{len(self.stored)}"
+        self.stored[name] = array
+        return name
+
+    def reshape(self, source: str, *shape: int, last: bool = False) -> str:
+        """Returns the same values in another shape."""
+        return self.add("Reshape", [source, self.store(np.asarray(shape, np.int64), "shape")], last)
+
+    def near(self, places: str, positions: Array) -> str:
+        """Returns how near computed places are to stored positions: one at it, nothing from one step away on."""
+        away = self.add("Sub", [places, self.store(positions, "positions")])
+        one = self.store(np.ones((), np.float32), "one")
+        sides = [self.add("Relu", [self.add(kind, [one, away])]) for kind in ("Add", "Sub")]
+        return self.add("Min", sides)

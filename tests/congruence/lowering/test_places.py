@@ -1,0 +1,172 @@
+"""What is read and written at places that are computed, as operators that every runtime has."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from lowered_nets import agrees, by_litert, by_onnx, by_tflm, decibels, net, quantised, samples
+from onnx import helper
+
+from anynpu.firmware.generator import findings
+from anynpu.lowering.lower import lower
+from anynpu.lowering.read import from_bytes
+from anynpu.targets.vela.constraints import table
+
+node = helper.make_node
+
+
+def i(*values: int) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+def sampled(**settings) -> onnx.ModelProto:
+    nodes = [
+        node("Tanh", ["g"], ["t"]),
+        node("Mul", ["t", "far"], ["u"]),
+        node("GridSample", ["x", "u"], ["y"], **settings),
+    ]
+    return net(nodes, {"x": (1, 3, 14, 17), "g": (1, 6, 5, 2)}, {"far": np.float32(1.2)})
+
+
+def folded(size: int, kernel: int, count: int, **settings) -> onnx.ModelProto:
+    nodes = [node("Col2Im", ["x", "size", "block"], ["y"], **settings)]
+    return net(nodes, {"x": (1, 3 * kernel**2, count**2)}, {"size": i(size, size), "block": i(kernel, kernel)})
+
+
+def largest(count: int, axis: int = -1, **settings) -> onnx.ModelProto:
+    """The largest numbers, and their places as real numbers."""
+    nodes = [
+        node("TopK", ["x", "k"], ["v", "n"], axis=axis, **settings),
+        node("Cast", ["n"], ["r"], to=onnx.TensorProto.FLOAT),
+        node("Add", ["v", "r"], ["y"]),
+    ]
+    return net(nodes, {"x": (1, 5, 12)}, {"k": i(count)})
+
+
+def best_rows() -> onnx.ModelProto:
+    nodes = [
+        node("Slice", ["x", "one", "two", "last"], ["a"]),
+        node("TopK", ["a", "k"], ["v", "n"], axis=1),
+        node("Expand", ["n", "size"], ["m"]),
+        node("GatherElements", ["x", "m"], ["y"], axis=1),
+    ]
+    return net(nodes, {"x": (1, 20, 6)}, {"one": i(1), "two": i(2), "last": i(2), "k": i(4), "size": i(1, 4, 6)})
+
+
+def written(reduction: str, axis: int = 1) -> onnx.ModelProto:
+    """Numbers at places that several of them may share."""
+    nodes = [
+        node("Abs", ["p"], ["a"]),
+        node("Clip", ["a", "", "most"], ["b"]),
+        node("Cast", ["b"], ["n"], to=onnx.TensorProto.INT64),
+        node("ScatterElements", ["x", "n", "u"], ["y"], axis=axis, reduction=reduction),
+    ]
+    short = (1, 3, 8) if axis == 1 else (1, 5, 4)
+    return net(nodes, {"x": (1, 5, 8), "u": short, "p": short}, {"most": np.float32(3.9)})
+
+
+NETS = {
+    "samples": sampled(),
+    "samples within the border": sampled(padding_mode="border", align_corners=1),
+    "windows side by side": folded(12, 3, 4, strides=[3, 3]),
+    "windows that overlap": folded(9, 3, 5, strides=[2, 2], pads=[1, 1, 1, 1]),
+    "windows with gaps": folded(11, 2, 5, strides=[2, 2], dilations=[2, 2]),
+    "the best rows": best_rows(),
+}
+IN_FLOAT = {
+    "the nearest samples": sampled(mode="nearest"),
+    "the largest": largest(3),
+    "the smallest": largest(4, largest=0),
+    "the largest of columns": largest(3, axis=1),
+    "all in order": largest(12),
+    "written": written("none"),
+    "written along the last axis": written("none", 2),
+    "added": written("add"),
+}
+
+
+@pytest.mark.parametrize("name", [*NETS, *IN_FLOAT])
+def test_the_float_file_computes_the_same(name):
+    agrees((NETS | IN_FLOAT)[name])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_integers_stay_close_on_every_runtime(name, tmp_path):
+    model = NETS[name]
+    data = samples(model, scale=1.0)
+    if name == "the best rows":  # scores that 8 bits tell apart
+        data["x"][:, :, 1] = np.stack([np.random.default_rng(n).permutation(20) / 5 for n in range(len(data["x"]))])
+    least = 16 if "samples" in name else 28  # the places are inputs of 8 bits, and the picture is noise
+    content, truth = quantised(model, data, tmp_path), by_onnx(model, data)
+    assert decibels(truth, by_litert(content, data)) > least
+    assert decibels(truth, by_tflm(content, data)) > least
+    assert not findings(tmp_path / "integers.tflite")
+    foreign = {operator.kind for operator in from_bytes(content).operators} - {*table("EthosU85")}
+    assert not foreign
+
+
+def test_the_largest_are_found_as_integers(tmp_path):
+    """Both the numbers and their places, by operators that microcontrollers have."""
+    model = net([node("TopK", ["x", "k"], ["y", "n"])], {"x": (1, 30)}, {"k": i(5)}, outputs=("y",))
+    data = samples(model)
+    content = quantised(model, data, tmp_path)
+    assert "TOPK_V2" not in {operator.kind for operator in from_bytes(content).operators}
+    assert decibels(by_onnx(model, data), by_tflm(content, data)) > 38
+    assert not findings(tmp_path / "integers.tflite")
+
+
+def test_many_of_the_largest_are_one_operator():
+    assert lower(net([node("TopK", ["x", "k"], ["y", "n"])], {"x": (1, 300)}, {"k": i(100)})).counts()["TOPK_V2"] == 1
+
+
+FUNCTIONS = {"Asin": 0.3, "Acos": 0.3, "Atan": 2.0, "Round": 3.0}
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions_as_tables(op, tmp_path):
+    nodes = [node("Tanh", ["x"], ["t"]), node("Mul", ["t", "far"], ["u"]), node(op, ["u"], ["y"])]
+    model = net(nodes, {"x": (1, 40)}, {"far": np.float32(FUNCTIONS[op])})
+    agrees(model)
+    data = samples(model)
+    content, truth = quantised(model, data, tmp_path, tables=True), by_onnx(model, data)
+    np.testing.assert_array_equal(by_tflm(content, data), by_litert(content, data))
+    if op == "Round":  # whole numbers but where a step more is the next one
+        assert np.mean(np.abs(truth - by_tflm(content, data)) < 0.1) > 0.95
+    else:
+        assert decibels(truth, by_tflm(content, data)) > 30
+
+
+def test_halves_are_rounded_to_even_numbers():
+    model = net([node("Round", ["x"], ["y"])], {"x": (1, 8)})
+    agrees(model, {"x": np.asarray([[-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 0.49]], np.float32)})
+
+
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceLogSumExp", "Softsign"])
+def test_functions_of_later_opsets_are_written_out(op):
+    settings = {} if op == "Softsign" else {"axes": [1], "keepdims": 1}
+    agrees(net([node(op, ["x"], ["y"], **settings)], {"x": (1, 6, 5)}, opset=13))
+
+
+def test_truth_as_a_number_stays_whole(tmp_path):
+    """One-hot rows, as exporters write them: compared, cast to whole numbers, then to real ones."""
+    nodes = [
+        node("ArgMax", ["x"], ["n"], axis=2, keepdims=1),
+        node("Equal", ["n", "places"], ["e"]),
+        node("Cast", ["e"], ["w"], to=onnx.TensorProto.INT64),
+        node("Cast", ["w"], ["r"], to=onnx.TensorProto.FLOAT),
+        node("Mul", ["r", "x"], ["y"]),
+    ]
+    model = net(nodes, {"x": (1, 4, 7)}, {"places": np.arange(7)})
+    agrees(model)
+    content = quantised(model, samples(model), tmp_path)
+    assert "float32" not in {tensor.dtype for tensor in from_bytes(content).tensors.values()}
+
+
+def test_the_smallest_place_is_found_in_8_bits(tmp_path):
+    nodes = [node("ArgMin", ["x"], ["n"], axis=1), node("Gather", ["rows", "n"], ["y"])]
+    model = net(nodes, {"x": (1, 9)}, {"rows": np.random.default_rng(3).normal(size=(9, 4)).astype(np.float32)})
+    data = samples(model)
+    content = quantised(model, data, tmp_path)
+    assert "float32" not in {tensor.dtype for tensor in from_bytes(content).tensors.values()}
+    assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
