@@ -15,6 +15,8 @@ import numpy as np
 from anynpu.arrays import read_npz
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError
 from anynpu.files import write_whole
+from anynpu.tasks.yolo import Layout
+from anynpu.training.objects import Objects
 from anynpu.training.record import Epoch
 from anynpu.training.student import Student, require_torch
 
@@ -33,6 +35,14 @@ FEWEST_SAMPLES = 16
 MOST_MACS = 1e12
 """The work of a training, which epochs are cut to: three minutes or so of one core. A clock would make the result
 depend on what else the machine does."""
+GPU_FACTOR = 16
+"""How much more a GPU takes: of one step, and of the work of a training so many times that again."""
+OBJECT_SHARE = 0.8
+"""Of the loss of a detector; the rest is that of its maps as they are."""
+RETRIES = 3
+"""How often a first epoch without labels that ends further from the float model than it began is taken back."""
+RETRY_RATE = 0.25
+"""What the rate is multiplied by then: a deep net of 8 bits may need steps a twentieth of those of a small one."""
 FEWEST_EPOCHS = 4
 FEWEST_STEPS = 32
 """Of an epoch: where the samples make fewer, they are gone through several times."""
@@ -65,6 +75,8 @@ class Lesson:
     labels: Any | None = None
     scored: str = ""
     """The output that labels are of."""
+    maps: Layout | None = None
+    """Where a detector that is decoded on the host has boxes and scores."""
 
 
 def device_of() -> str:
@@ -82,9 +94,10 @@ def prepare_torch(macs: float) -> Any:
     return torch
 
 
-def batch_of(macs: float) -> int:
+def batch_of(macs: float, device: str = "cpu") -> int:
     """Returns how many samples a step takes: fewer of a large model, so that they fit into memory."""
-    return int(min(BATCH, max(1.0, BATCH_MACS / max(macs, 1.0))))
+    most = BATCH_MACS * (GPU_FACTOR if device == "cuda" else 1)
+    return int(min(BATCH, max(1.0, most / max(macs, 1.0))))
 
 
 def answers_of(
@@ -137,12 +150,13 @@ class Fit:
         count = len(next(iter(self.inputs.values())))
         every = self.torch.arange(count)
         self.held, self.taught = every[::HELD_EVERY], every[every % HELD_EVERY != 0]
-        affordable = MOST_MACS / max(3 * macs, 1.0)
+        affordable = MOST_MACS * (GPU_FACTOR**2 if self.device == "cuda" else 1) / max(3 * macs, 1.0)
         epoch = max(len(self.taught), FEWEST_STEPS * BATCH)
         self.epochs = min(settings.epochs, max(FEWEST_EPOCHS, int(affordable / epoch)))
-        self.batch = batch_of(macs)
+        self.batch = batch_of(macs, self.device)
         self.steps = max(1, min(epoch, int(affordable / self.epochs)) // self.batch)
         self.many = self.torch.func.vmap(student.module)
+        self.objects = None if lesson.maps is None else Objects(lesson.maps, self.answers)
         # Every tensor moves in steps of its own size, biases and scales as fast as the coarsest weights
         rates = {name: self.settings.rate * RATES[bits] for name, bits in self.student.bits().items()}
         fastest = max(rates.values())
@@ -158,6 +172,7 @@ class Fit:
         self.history: list[Epoch] = []
         self.best: dict[str, Any] = self._state()
         self.best_loss = math.inf
+        self.retries = 0
 
     def _state(self) -> dict[str, Any]:
         return {name: values.detach().cpu().clone() for name, values in self.student.module.named_parameters()}
@@ -172,6 +187,9 @@ class Fit:
         else:
             pairs = zip(outputs, wanted, self.spread, strict=True)
             total = sum(((out - want) ** 2).mean() / spread for out, want, spread in pairs) / len(outputs)
+        if self.objects is not None:
+            named = [dict(zip(self.answers, each, strict=True)) for each in (outputs, wanted)]
+            total = (1 - OBJECT_SHARE) * total + OBJECT_SHARE * self.objects.loss(*named)
         if self.labels is not None:
             share = self.settings.label_share
             crossed = self.torch.nn.functional.cross_entropy(self._scores(outputs[self.scored]), self.labels[rows])
@@ -193,8 +211,15 @@ class Fit:
         """Trains to the end, from a checkpoint where there is one; the student has the weights to keep then."""
         if checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)
+        # Labels may lead away from the float model; without them that is harm.
+        untrained = math.inf if self.history or self.labels is not None else self.held_out_loss()
         while len(self.history) < self.epochs and not self._stalled():
             epoch = self._epoch(len(self.history))
+            if not self.history and epoch.held_out_loss > untrained and self.retries < RETRIES:
+                self.student.module.load_state_dict(self.best, strict=False)
+                self.optimiser.state.clear()
+                self._slow_down(1)
+                continue
             self.history.append(epoch)
             if epoch.held_out_loss < self.best_loss:
                 self.best_loss, self.best = epoch.held_out_loss, self._state()
@@ -205,6 +230,11 @@ class Fit:
             self.student.module.load_state_dict(self.best, strict=False)
         if checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
+
+    def _slow_down(self, retries: int) -> None:
+        self.retries += retries
+        for group in self.optimiser.param_groups:
+            group["first"] *= RETRY_RATE**retries
 
     def _stalled(self) -> bool:
         """Tells whether the held-out loss has risen for good."""
@@ -237,9 +267,13 @@ class Fit:
             loss.backward()
             self.optimiser.step()
             total += value
+        return Epoch(number + 1, total / self.steps, self.held_out_loss())
+
+    def held_out_loss(self) -> float:
+        """Returns the loss of the samples that are not trained on."""
         with self.torch.no_grad():
             parts = [float(self.loss(rows.to(self.device))) * len(rows) for rows in self.held.split(self.batch)]
-        return Epoch(number + 1, total / self.steps, sum(parts) / len(self.held))
+        return sum(parts) / len(self.held)
 
     def _keep(self, path: Path) -> None:
         """Writes what it takes to go on after this epoch."""
@@ -247,6 +281,7 @@ class Fit:
         arrays |= {f"best:{name}": values.numpy() for name, values in self.best.items()}
         for at, moments in self.optimiser.state_dict()["state"].items():
             arrays |= {f"adam:{at}:{name}": np.asarray(values.cpu()) for name, values in moments.items()}
+        arrays["retries"] = np.asarray(self.retries)
         arrays["history"] = np.asarray([(e.loss, e.held_out_loss) for e in self.history], np.float64)
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
@@ -274,3 +309,4 @@ class Fit:
         self.optimiser.load_state_dict({**whole, "state": state})
         self.history = [Epoch(at + 1, *map(float, row)) for at, row in enumerate(arrays["history"])]
         self.best_loss = min(epoch.held_out_loss for epoch in self.history)
+        self._slow_down(int(arrays.get("retries", 0)))

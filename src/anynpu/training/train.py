@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.files import write_whole
 from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.tasks import card
+from anynpu.tasks.detect import Detector
+from anynpu.tasks.model import Model
+from anynpu.tasks.yolo import Layout
 from anynpu.tensors import Array
 from anynpu.training.files import INTEGERS, RECORD
 from anynpu.training.fit import Fit, Lesson, Settings, answers_of, batch_of, check_samples, prepare_torch
@@ -37,7 +42,7 @@ def train(
     torch = prepare_torch(macs)
     torch.manual_seed(how.seed)
     student = Student(given, rounding, how.learn_ranges)
-    lesson = _lesson(given, samples, batch_of(macs))
+    lesson = replace(_lesson(given, samples, batch_of(macs)), maps=_maps(source))
     fit = Fit(student, lesson, how, macs)
 
     def report(epoch: Epoch, planned: int) -> None:
@@ -83,6 +88,15 @@ def _lesson(model: onnx.ModelProto, samples: SampleSet, batch: int) -> Lesson:
         return Lesson(inputs, answers)
     labels, scored = _classes(samples.labels, answers)
     return Lesson(inputs, answers, labels, scored)
+
+
+def _maps(model: Artifact) -> Layout | None:
+    """Returns where a detector has its boxes and scores, if they are decoded on the host."""
+    if not model.manifest.task or not (chosen := card.of(model)).card.yolo:
+        return None
+    specs = model.manifest.inputs, model.manifest.outputs
+    layout = Detector(Model(chosen.card, chosen.files, *specs, lambda inputs: {})).layout
+    return layout if layout.parts[0].stride else None
 
 
 def _classes(labels: Array, answers: Mapping[str, Any]) -> tuple[Any, str]:

@@ -263,9 +263,43 @@ def test_the_last_epoch_is_kept_unless_the_held_out_loss_has_risen(losses, epoch
         return Epoch(number + 1, 0.0, losses[number])
 
     monkeypatch.setattr(fit, "_epoch", epoch)
+    monkeypatch.setattr(fit, "held_out_loss", lambda: 1.0)
     fit.run(None, lambda epoch, planned: None)
     assert len(fit.history) == epochs
     assert {float(values.detach().flatten()[0]) for values in fit.student.weights().values()} == {kept}
+
+
+@pytest.mark.parametrize(("firsts", "retries"), [((0.9,), 0), ((2.0, 1.5, 0.9), 2), ((9.0, 8.0, 7.0, 6.0), 3)])
+def test_a_first_epoch_that_does_harm_is_taken_back_and_repeated_in_smaller_steps(firsts, retries, monkeypatch):
+    model = net()
+    fit = Fit(Student(model, scheme()), lesson(model), Settings(epochs=1), 1e4)
+    before, rate = fit._state(), fit.optimiser.param_groups[0]["first"]
+    losses = iter(firsts)
+
+    def epoch(number: int) -> Epoch:
+        for name, values in fit._state().items():
+            assert torch.equal(values, before[name])
+        for values in fit.student.weights().values():
+            values.data.fill_(7)
+        return Epoch(number + 1, 0.0, next(losses))
+
+    monkeypatch.setattr(fit, "_epoch", epoch)
+    monkeypatch.setattr(fit, "held_out_loss", lambda: 1.0)
+    fit.run(None, lambda epoch, planned: None)
+    assert fit.retries == retries and not list(losses)
+    assert fit.optimiser.param_groups[0]["first"] == pytest.approx(rate * 0.25**retries)
+
+
+def test_a_training_that_was_slowed_down_goes_on_as_slowly(tmp_path):
+    model = net()
+    fit = Fit(Student(model, scheme()), lesson(model), Settings(epochs=2), 1e4)
+    fit._slow_down(2)
+    fit.history.append(fit._epoch(0))
+    fit._keep(tmp_path / "part.npz")
+    again = Fit(Student(model, scheme()), lesson(model), Settings(epochs=2), 1e4)
+    again._resume(tmp_path / "part.npz")
+    assert again.retries == 2
+    assert [g["first"] for g in again.optimiser.param_groups] == [g["first"] for g in fit.optimiser.param_groups]
 
 
 def test_coarse_weights_move_in_larger_steps():
