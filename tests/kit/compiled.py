@@ -19,7 +19,7 @@ from anynpu.platform import read_platform
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, call_of, read_model, tensors_of
 from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
-from anynpu.runtime.tflm import _interpreter
+from anynpu.runtime.tflm import open_micro
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.command import VelaFacts
 
@@ -96,7 +96,7 @@ def micro(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarra
 
 def micro_bytes(model: bytes, inputs: list[np.ndarray], outputs: int) -> list[np.ndarray]:
     """Returns what TFLite-Micro makes of many samples with the bytes of a model."""
-    interpreter = _interpreter(model)
+    interpreter = open_micro(model)
     rows = []
     for sample in range(len(inputs[0])):
         interpreter.reset()  # a sample knows nothing of the one before

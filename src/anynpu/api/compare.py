@@ -248,10 +248,11 @@ class Answers:
 
 
 def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> Answers:
+    from anynpu.measure.execution import run_all
     from anynpu.measure.labels import read_labels, require_fit, require_metric
     from anynpu.measure.paired import PAIRED_METRICS, SQUARED_ERROR, compare_accuracy, metric_of
     from anynpu.measure.samples import SampleSet
-    from anynpu.measure.verify import cautions, compared, run_all, shortfall
+    from anynpu.measure.verify import cautions, compared, shortfall
 
     require_metric(asked.metric, PAIRED_METRICS)
     data = judging_samples(asked.data, a.manifest.inputs, asked.preprocess, asked.limit, a, b)

@@ -9,8 +9,8 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
+from anynpu.measure.execution import known_answers, taught_samples
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.verify import TAUGHT, known_answers
 from anynpu.runtime.abilities import Audits, FindsDifference, RunsMany
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
 from anynpu.runtime.ethos_u.findings import Audited
@@ -50,7 +50,7 @@ class Repetition:
         elif self.not_compared:
             note = f"not compared bit by bit: {self.not_compared}"
         elif self.exact:
-            note = f"bit-exact with {self.teacher} on {self.samples} samples, which ran all of them"
+            note = f"bit-exact with {self.teacher} on {self.samples} samples: its figures on all of them are these"
         else:
             share = f"{self.differing} of {self.values} values on {self.samples} samples, by {self.worst} at most"
             note = f"differs from {self.teacher} in {share}" + (f"; first at {self.first}" if self.first else "")
@@ -67,7 +67,7 @@ def teach(oracle: str, reference: str, data: str, answers: str) -> str:
     if reason := teacher.missing():
         return str(reason)
     try:
-        known = known_answers(teacher(source), read_samples(Path(data)).first(TAUGHT), truth)
+        known = known_answers(teacher(source), taught_samples(read_samples(Path(data)), truth), truth)
     except (IntegrityError, DeviceError) as error:
         return error.message
     np.savez(answers, **known)  # type: ignore[arg-type]  # names are not keywords
@@ -79,7 +79,7 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
     wrote for the artifact before it (runs in a child process where TFLite-Micro has a part in it).
     """
     subject, source, truth = (Artifact.open(Path(path)) for path in (candidate, oracle, reference))
-    samples = read_samples(Path(data)).first(TAUGHT)
+    samples = taught_samples(read_samples(Path(data)), truth)
     kind, teacher = choose(subject.manifest.format), sessions_for(source.manifest.format)[0]
     repetition = Repetition(kind.name, kind.what, teacher.what)
     session = kind(subject)

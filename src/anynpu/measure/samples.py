@@ -32,6 +32,11 @@ class SampleSet:
         labels = None if self.labels is None else self.labels[:count]
         return SampleSet({name: values[:count] for name, values in self.inputs.items()}, labels)
 
+    def after(self, count: int) -> SampleSet:
+        """Returns all samples but the first `count`."""
+        labels = None if self.labels is None else self.labels[count:]
+        return SampleSet({name: values[count:] for name, values in self.inputs.items()}, labels)
+
     def __iter__(self) -> Iterator[dict[str, Array]]:
         """Yields each sample with its batch axis of one."""
         for index in range(len(self)):

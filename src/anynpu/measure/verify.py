@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError, DeviceError, IntegrityError
+from anynpu.errors import AccuracyError
 from anynpu.measure.adequacy import expected_loss, outside
+from anynpu.measure.execution import execute, known_answers, opened, run_all
 from anynpu.measure.expected import Expected, expected_of
 from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.pace import slower_than_float
 from anynpu.measure.reference import judge_reference
-from anynpu.measure.refusals import refusal, second_opinions
+from anynpu.measure.refusals import second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.records.build import FLOAT_MODEL, Verification
@@ -27,8 +28,7 @@ from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Calibration
 from anynpu.records.shared import Fidelity
 from anynpu.runtime.abilities import MeasuresArena, NamesHost
-from anynpu.runtime.base import Session, choose, real_outputs, run_real, sessions_for, stored_inputs
-from anynpu.runtime.ort import OrtSession
+from anynpu.runtime.base import Session, choose, run_real, sessions_for
 from anynpu.runtime.versions import versions_of
 from anynpu.schema import from_dict, read_json, to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
@@ -41,8 +41,6 @@ MIN_SAMPLES = 50
 BETTER_SAMPLES = "more or better calibration data may help"
 HINT = f"`anynpu build --repair` tries what may help, cheapest first; {BETTER_SAMPLES}"
 ANSWERS = 5
-TAUGHT = 16
-"""On how many samples a compiled artifact must repeat the one before it."""
 REFERENCES = {"tflite-float": "litert"}
 """What executes a float model where that is not the first runtime of its format: TFLite-Micro lacks operators."""
 
@@ -55,12 +53,6 @@ class Gate:
     max_drop_points: float = 5.0
 
 
-def opened(kind: Any, artifact: Artifact) -> Any:
-    """Returns a session for a proof, where threads that wait soon sleep: to spin on costs half as much again, and saves
-    time only where nothing else runs."""
-    return kind(artifact, spin=False) if kind is OrtSession else kind(artifact)
-
-
 def sample_count(available: int, macs: int | None) -> int:
     """Returns how many samples to run: all that fit the budget of MACs, and never fewer than fifty where there are.
 
@@ -68,48 +60,6 @@ def sample_count(available: int, macs: int | None) -> int:
     """
     affordable = MACS_BUDGET // max(macs or 1, 1)
     return min(available, max(MIN_SAMPLES, affordable))
-
-
-def run_all(
-    session: Session, samples: SampleSet, reference: Artifact, progress: Callable[[int, int], None] | None = None
-) -> dict[str, Array]:
-    """Returns every output for every sample, as real numbers in the layouts of the float model."""
-    return run_and_keep(session, samples, reference, 0, progress)[0]
-
-
-def known_answers(session: Session, samples: SampleSet, reference: Artifact) -> dict[str, Array]:
-    """Returns stored inputs and outputs as `input:NAME` and `output:NAME`: what a device must repeat."""
-    return run_and_keep(session, samples, reference, len(samples))[1]
-
-
-def run_and_keep(
-    session: Session,
-    samples: SampleSet,
-    reference: Artifact,
-    kept: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Returns what `run_all` does, and of the first samples what `known_answers` does, from one run of each sample."""
-    like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
-    real: dict[str, list[Array]] = {spec.name: [] for spec in reference.manifest.outputs}
-    known: dict[str, list[Array]] = {}
-    for index, sample in enumerate(samples):
-        inputs = stored_inputs(session, sample, like)
-        outputs = session.run(inputs)
-        for name, value in real_outputs(session, outputs, like).items():
-            real[name].append(value)
-        if index < kept:
-            stored = {f"input:{name}": value for name, value in inputs.items()}
-            stored |= {f"output:{name}": value for name, value in outputs.items()}
-            for name, value in stored.items():
-                known.setdefault(name, []).append(value)
-        if progress is not None:
-            progress(index + 1, len(samples))
-    return _joined(real), _joined(known)
-
-
-def _joined(rows: Mapping[str, list[Array]]) -> dict[str, Array]:
-    return {name: np.concatenate(values) for name, values in rows.items()}
 
 
 def _taught(
@@ -211,11 +161,12 @@ def verify(
     float_session = functools.cache(lambda: opened(float_kind, truth))
     judged = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
     expected, about = judged.outputs, judged.about
-    kind, session, got, own, refused = execute(subject, device, samples, truth, report_progress)
-    refused += second_opinions(kind, subject, samples, truth)
+    execution = execute(subject, device, samples, truth, report_progress)
+    kind, session, got = execution.kind, execution.session, execution.outputs
+    asides = [*execution.notes, *second_opinions(kind, subject, samples, truth)]
     if taught and kind is sessions_for(subject.manifest.format)[0]:
-        np.savez(taught, **own)  # type: ignore[arg-type]  # names are not keywords
-    known, notes = _taught(session, own, samples.first(MIN_SAMPLES), truth, oracle)
+        np.savez(taught, **execution.answers)  # type: ignore[arg-type]  # names are not keywords
+    known, notes = _taught(session, execution.answers, samples.first(MIN_SAMPLES), truth, oracle)
     np.savez(answers, **_first_answers(known))  # type: ignore[arg-type]  # names are not keywords
     fidelities = compared(expected, got, truth)
     result = Verification(
@@ -228,7 +179,7 @@ def verify(
         outputs=fidelities,
         arena_bytes=session.arena_bytes() if isinstance(session, MeasuresArena) else None,
         versions=versions_of(session),
-        notes=(*refused, *notes, *kernel_notes(session, known)),
+        notes=(*asides, *notes, *kernel_notes(session, known)),
         unfit=tuple(about.unfit),
         expected_sqnr_db=min(filter(None, map(expected_loss, expected.values(), got.values())), key=sum, default=None),
     )
@@ -297,33 +248,6 @@ def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]
         count = f"{few} samples are" if few > 1 else "1 sample is"
         warnings.append(f"{count} too few to judge how outputs vary from sample to sample: only the plain SQNR counts")
     return warnings
-
-
-def execute(
-    subject: Artifact,
-    device: str | None,
-    samples: SampleSet,
-    truth: Artifact,
-    progress: Callable[[int, int], None],
-) -> tuple[Any, Any, dict[str, Array], dict[str, Array], list[str]]:
-    """Runs the artifact on the named device, or on the first one that takes it; the last list says which did not.
-
-    Returns its kind, the session, all outputs as real numbers, and the known answers of the first samples.
-    """
-    format = subject.manifest.format
-    kinds = [choose(format, device)] if device else [c for c in sessions_for(format) if not c.missing()]
-    refused: list[str] = []
-    for kind in kinds or [choose(format)]:
-        try:
-            session = opened(kind, subject)
-            return kind, session, *run_and_keep(session, samples, truth, TAUGHT, progress), refused
-        except (IntegrityError, DeviceError) as error:
-            if wrong := refusal(kind, error):
-                raise wrong from error
-            if kind is kinds[-1]:
-                raise
-            refused.append(f"{kind.what} does not run this model: {error.message}")
-    raise IntegrityError(f"nothing here executes {format}")
 
 
 @dataclass(frozen=True)

@@ -281,7 +281,7 @@ def _repeated(steps: Steps, platform: Platform, chain: list[Artifact], result: B
     verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)
-    notes = (*verification.notes, *repetition.notes())
+    notes = (*repetition.notes(), *verification.notes)
     return Proved(replace(verification, notes=notes), evidence)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, PassFailed, ToolFailed
 from anynpu.measure import verify
+from anynpu.measure.execution import opened
 from anynpu.measure.refusals import refusal
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.records.build import Verification
@@ -43,7 +44,7 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
     feeds = [rows[at] for at in spread(len(rows), count)]
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     kernels: Any = LiteRtInner  # the plain ones: the reference kernels take five times as long
-    reference, candidate = verify.opened(choose(truth.manifest.format), truth), kernels(floating)
+    reference, candidate = opened(choose(truth.manifest.format), truth), kernels(floating)
     kinds = {spec.name: np.dtype(spec.dtype).kind for spec in truth.manifest.outputs}
     floats = [name for name, kind in kinds.items() if kind == "f"]
     numbers = [name for name in kinds if name not in floats]

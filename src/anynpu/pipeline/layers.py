@@ -14,10 +14,10 @@ import numpy as np
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError
+from anynpu.measure.execution import run_all
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, sample_count
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.verify import run_all
 from anynpu.pipeline.stream_error import keep_inner
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.runtime.base import choose

@@ -22,13 +22,14 @@ from anynpu.drivers import ryzenai
 from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_sdk import GET
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, ToolMissing
+from anynpu.measure.execution import run_all
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.load import Runner, Settings
 from anynpu.measure.metrics import score
 from anynpu.measure.outcome import to_record
 from anynpu.measure.samples import LABELS, SampleSet, read_samples
 from anynpu.measure.subject import Infer, session_of
-from anynpu.measure.verify import Gate, class_axes, run_all
+from anynpu.measure.verify import Gate, class_axes
 from anynpu.pipeline.build import build
 from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.request import Request

@@ -37,7 +37,7 @@ class TflmSession:
         model = artifact.main.read_bytes()
         tflite_form.check(model, str(artifact.main))
         self._model = model
-        self._interpreter = _interpreter(model)
+        self._interpreter = open_micro(model)
 
     @staticmethod
     def missing() -> str:
@@ -63,7 +63,7 @@ class TflmSession:
         self._interpreter = None
 
 
-def _interpreter(model: bytes) -> Any:
+def open_micro(model: bytes) -> Any:
     """Returns an interpreter with an arena large enough: the package's own guess fails on wide activations."""
     from tflite_micro import runtime
 

@@ -13,9 +13,10 @@ import numpy as np
 from anynpu import tool
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, ToolFailed
+from anynpu.measure.execution import run_all
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import SampleSet, write_samples
-from anynpu.measure.verify import class_axes, run_all
+from anynpu.measure.verify import class_axes
 from anynpu.runtime.base import Session, open_session, run_stored
 from anynpu.tensors import Array
 from anynpu.testing.child import whereabouts

@@ -7,8 +7,9 @@ import pytest
 
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import AccuracyError
+from anynpu.measure.execution import known_answers, run_all, run_and_keep
 from anynpu.measure.samples import SampleSet
-from anynpu.measure.verify import ANSWERS, _first_answers, _require_same, known_answers, run_all, run_and_keep
+from anynpu.measure.verify import ANSWERS, _first_answers, _require_same
 from anynpu.tensors import TensorSpec
 
 

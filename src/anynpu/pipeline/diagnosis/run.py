@@ -10,10 +10,11 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError
+from anynpu.measure.execution import execute, run_all
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Match
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.verify import REFERENCES, compared, execute, run_all
+from anynpu.measure.verify import REFERENCES, compared
 from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
@@ -52,10 +53,11 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     affordable = OUTPUT_BUDGET // max((estimates.macs if estimates else None) or 1, 1)
     samples = samples.first(min(len(samples), MOST_OUTPUTS, max(MAX_SAMPLES, affordable)))
     expected = run_all(choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))(truth), samples, truth)
-    _, session, got, _, refused = execute(subject, None, samples, truth, report_progress)
+    execution = execute(subject, None, samples, truth, report_progress)
+    session, got = execution.session, execution.outputs
     outputs = compared(expected, got, truth)
     worst = min(outputs, key=lambda name: outputs[name].sqnr_db)
-    notes = refused
+    notes = execution.notes
     causes = [*_of_outputs(*(_by_sample(each, len(samples)) for each in (expected, got)))]
     case, taken = _inner_case(subject, truth, twin, samples, calibration_samples, notes, report_progress)
     sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)

@@ -128,12 +128,12 @@ class Twin:
         return Memories(regions, machine.table_bytes)
 
     def _cpu(self, call: CpuCall, arena: Array, elsewhere: dict[int, Array]) -> None:
-        from anynpu.runtime.tflm import _interpreter
+        from anynpu.runtime.tflm import open_micro
 
         interpreter = self._interpreters.get(id(call))
         if interpreter is None:
             try:
-                interpreter = self._interpreters[id(call)] = _interpreter(call.model)
+                interpreter = self._interpreters[id(call)] = open_micro(call.model)
             except IntegrityError as error:
                 raise DeviceError(f"{call.name} is left to the CPU, and {error.message}", call="invoke") from error
         operands = [self._load(arena, elsewhere, self.model.tensors[index]) for index in call.inputs]
