@@ -14,7 +14,6 @@ from anynpu.lowering.graph import Graph
 from anynpu.lowering.lower import CHANNELS_LAST, lower_nodes
 from anynpu.lowering.net import runner
 from anynpu.lowering.prepare import PREPARING
-from anynpu.lowering.write import to_bytes
 from anynpu.tensors import Array
 
 
@@ -47,7 +46,7 @@ def _real_outputs(graph: Graph) -> list[str]:
 
 def _run(graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
     names = _real_outputs(graph)
-    answers = runner(to_bytes(graph), names)
+    answers = runner(graph, names)
 
     def run(feed: Mapping[str, Array]) -> list[Array]:
         found = answers({name: array.astype(graph.tensors[name].dtype) for name, array in feed.items()})

@@ -16,7 +16,6 @@ from anynpu.lowering.write import to_bytes
 from anynpu.quantize.fitting import Window
 from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
 from anynpu.runtime.litert import DELEGATED, open_interpreter
-from anynpu.runtime.tflite_file import activation_indices, pack_model, shared_model, with_own_buffers
 from anynpu.tensors import Array
 
 _KINDS: Mapping[str, Kind] = {
@@ -47,7 +46,7 @@ class LoweredForm:
         return net_of(self.graph)
 
     def run(self, names: Collection[str] = ()) -> Run:
-        return runner(to_bytes(self.graph), names, reuse=True)
+        return runner(self.graph, names, reuse=True)
 
     def changed(self, change: Change) -> LoweredForm:
         tensors = dict(self.graph.tensors)
@@ -149,20 +148,17 @@ def _window(operator: Operator, source: Sequence[int], weights: Sequence[int], g
     return Window(kernel, strides, dilations, (pads[0], pads[1], pads[2], pads[3]), groups)
 
 
-def runner(content: bytes, names: Collection[str] = (), reuse: bool = False) -> Run:
-    """Returns a function that gives every activation of a float .tflite file for one sample, or those named.
+def runner(graph: Graph, names: Collection[str] = (), reuse: bool = False) -> Run:
+    """Returns a function that gives every activation of a float graph for one sample, or those named.
 
     With `reuse` it gives the same arrays for every sample, with other numbers in them: nobody may keep them.
     """
-    model = with_own_buffers(shared_model(content))
-    graph = model.subgraphs[0]
-    fed = {int(index) for index in graph.inputs}
-    tensors = {index: name for index, name in activation_indices(model).items() if not names or name in names}
-    made = [index for index in tensors if index not in fed]
+    computed = {*graph.inputs, *graph.makers()}
+    wanted = [name for name in graph.tensors if name in computed and (not names or name in names)]
+    made = tuple(name for name in wanted if name not in graph.inputs)
     # XNNPACK, which is four times as fast as the kernels without a delegate, keeps inner tensors to itself: as outputs
     # of the graph they come out of it.
-    graph.outputs, model.signatureDefs = np.asarray(made or graph.outputs, np.int32), None
-    interpreter = open_interpreter(pack_model(model), DELEGATED, threads=1)
+    interpreter = open_interpreter(to_bytes(replace(graph, outputs=made or graph.outputs)), DELEGATED, threads=1)
     inputs = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
     indices = {entry["name"]: entry["index"] for entry in interpreter.get_output_details() if made}
     kept: dict[str, Array] = {}
@@ -171,7 +167,7 @@ def runner(content: bytes, names: Collection[str] = (), reuse: bool = False) -> 
         for name, array in sample.items():
             interpreter.set_tensor(inputs[name], np.ascontiguousarray(array))
         interpreter.invoke()
-        answers = {name: sample[name] for index, name in tensors.items() if index in fed}
+        answers = {name: sample[name] for name in wanted if name in graph.inputs}
         for name, index in indices.items():
             if reuse and name in kept:
                 np.copyto(kept[name], interpreter.tensor(index)())

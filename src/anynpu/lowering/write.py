@@ -96,7 +96,7 @@ def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:
         buffer = s.BufferT()
         packed = PACKED.get(tensor.dtype)
         raw = np.ascontiguousarray(tensor.data, None if packed is not None else tensor.dtype)
-        buffer.data = packed[0](raw) if packed is not None else np.frombuffer(raw.tobytes(), np.uint8)
+        buffer.data = packed[0](raw) if packed is not None else raw.reshape(-1).view(np.uint8)
         result.buffer = len(buffers)
         buffers.append(buffer)
     if tensor.quantization is not None:

@@ -37,9 +37,10 @@ class ChannelPeaks:
     def observe(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample."""
         for name, axis in self._axes.items():
-            values = np.moveaxis(np.abs(np.asarray(tensors[name], np.float64)), axis, -1)
-            peak = values.reshape(-1, values.shape[-1]).max(axis=0)
-            self._peaks[name] = np.maximum(self._peaks.get(name, 0.0), peak)
+            values = tensors[name]
+            others = tuple(each for each in range(values.ndim) if each != axis % values.ndim)
+            peak = np.maximum(np.abs(values.max(axis=others)), np.abs(values.min(axis=others)))
+            self._peaks[name] = np.maximum(self._peaks.get(name, 0.0), peak.astype(np.float64))
 
     def peak(self, name: str) -> Floats:
         return self._peaks[name]

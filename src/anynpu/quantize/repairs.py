@@ -49,8 +49,9 @@ def levelled(form: F, data: Dataset, between_layers: bool = True) -> tuple[F, tu
 
     def compare(before: F, after: F) -> str:
         outputs = before.net().outputs
-        names = sorted(outputs & {*before.run(outputs)(data.sample(0))})
-        return difference(names, _outputs(before, names), lambda: _outputs(after, names), samples)
+        run = before.run(outputs)
+        names = sorted(outputs & {*run(data.sample(0))})
+        return difference(names, _outputs(run, names), lambda: _outputs(after.run(names), names), samples)
 
     return passes.run(plan, form, compare)
 
@@ -103,9 +104,7 @@ def channel_peaks(form: Form, axes: dict[str, int], data: Dataset, samples: int 
     return peaks
 
 
-def _outputs(form: Form, names: Sequence[str]) -> Run:
-    run = form.run(names)
-
+def _outputs(run: Callable[[dict[str, Array]], Mapping[str, Array]], names: Sequence[str]) -> Run:
     def outputs(feed: Mapping[str, Array]) -> list[Array]:
         answers = run(dict(feed))
         return [np.array(answers[name]) for name in names]

@@ -79,7 +79,7 @@ def pack_model(model: Any) -> bytes:
             wanted = _ALIGNMENT if elemSize == 1 else alignment
             return int(super().StartVector(elemSize, numElems, max(alignment, wanted)))
 
-    builder = Builder(1024)
+    builder = Builder(65536 + sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None))
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 

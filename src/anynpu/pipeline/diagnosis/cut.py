@@ -61,7 +61,6 @@ def _cut_tflite(artifact: Artifact, names: Collection[str]) -> Run:
     from anynpu.lowering.graph import Graph
     from anynpu.lowering.net import runner
     from anynpu.lowering.read import from_bytes
-    from anynpu.lowering.write import to_bytes
 
     source = from_bytes(artifact.main.read_bytes(), artifact.main.name)
     used = {name for operator in source.operators for name in operator.inputs}
@@ -77,4 +76,4 @@ def _cut_tflite(artifact: Artifact, names: Collection[str]) -> Run:
     outputs = tuple(name for name in names if name in computed)
     kept = {name: tensor for name, tensor in tensors.items() if name not in source.inputs or name in plain}
     graph = Graph(operators, kept, (*plain, *(name + _FED for name in fed)), outputs or source.outputs)
-    return _feeding(runner(to_bytes(graph)), fed, plain)
+    return _feeding(runner(graph), fed, plain)
