@@ -172,7 +172,7 @@ def to_dict(value: Any, whole: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {str(k): to_dict(v, whole) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [to_dict(v, whole) for v in value]
+        return [v if type(v) in _JSON_TYPES else to_dict(v, whole) for v in value]
     if isinstance(value, Path):
         return str(value)
     return value
