@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.artifact import Artifact
+from anynpu.artifact import Artifact, Estimates
 from anynpu.errors import AccuracyError
 from anynpu.measure.adequacy import expected_loss, outside
 from anynpu.measure.execution import execute, known_answers, opened, run_all
@@ -53,12 +53,12 @@ class Gate:
     max_drop_points: float = 5.0
 
 
-def sample_count(available: int, macs: int | None) -> int:
+def sample_count(available: int, estimates: Estimates | None) -> int:
     """Returns how many samples to run: all that fit the budget of MACs, and never fewer than fifty where there are.
 
     The count follows from the model alone, so that every machine verifies on the same samples.
     """
-    affordable = MACS_BUDGET // max(macs or 1, 1)
+    affordable = MACS_BUDGET // max((estimates.macs if estimates else None) or 1, 1)
     return min(available, max(MIN_SAMPLES, affordable))
 
 
@@ -154,8 +154,7 @@ def verify(
     """
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     everything = read_samples(Path(data))
-    estimates = truth.manifest.estimates
-    samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
+    samples = everything.first(sample_count(len(everything), truth.manifest.estimates))
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     float_kind = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))
     float_session = functools.cache(lambda: opened(float_kind, truth))
@@ -163,7 +162,7 @@ def verify(
     expected, about = judged.outputs, judged.about
     execution = execute(subject, device, samples, truth, report_progress)
     kind, session, got = execution.kind, execution.session, execution.outputs
-    asides = [*execution.notes, *second_opinions(kind, subject, samples, truth)]
+    others = second_opinions(kind, subject, samples, truth)
     if taught and kind is sessions_for(subject.manifest.format)[0]:
         np.savez(taught, **execution.answers)  # type: ignore[arg-type]  # names are not keywords
     known, notes = _taught(session, execution.answers, samples.first(MIN_SAMPLES), truth, oracle)
@@ -179,7 +178,7 @@ def verify(
         outputs=fidelities,
         arena_bytes=session.arena_bytes() if isinstance(session, MeasuresArena) else None,
         versions=versions_of(session),
-        notes=(*asides, *notes, *kernel_notes(session, known)),
+        notes=(*execution.notes, *others, *notes, *kernel_notes(session, known)),
         unfit=tuple(about.unfit),
         expected_sqnr_db=min(filter(None, map(expected_loss, expected.values(), got.values())), key=sum, default=None),
     )
