@@ -2,6 +2,7 @@
 
 A child is as much apart as one that `tool.call` starts from nothing: its own process, group and output, killed at its
 limit, gone when we are. It only does not import numpy, onnx and ONNX Runtime again, which takes longer than most steps.
+A compiler that is a Python module (`python -m ethosu.vela ...`) starts in the same way, once its imports are there.
 
     us                          the nursery                    a keeper                  the child
     asks, with three pipes  ->  forks                      ->  forks                 ->  leads a group, tells its number
@@ -14,8 +15,10 @@ Linux alone: elsewhere a process with threads may not be forked.
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -35,10 +38,12 @@ if sys.platform == "linux":
 
     LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
 
+CALLS = "anynpu.child"
 IMPORTED = ("numpy", "onnx", "onnx.numpy_helper", "onnxruntime")
 PATIENCE_S = 60
 """How long a child may take to be born, with all imports before it; then it is started from nothing instead."""
-BOUND_LATE = ("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME")
+UNBUFFERED = "PYTHONUNBUFFERED"
+BOUND_LATE = ("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", UNBUFFERED)
 """Variables that may differ from child to child, besides our own and those that name a tool."""
 
 
@@ -72,8 +77,9 @@ class Child:
 
 
 class Wanted(TypedDict):
-    """What a child is to be: the arguments of `child.answer_request`, and the surroundings of a fresh process."""
+    """What a child is to be: a module that is run with arguments, and the surroundings of a fresh process."""
 
+    module: str
     arguments: list[str]
     cwd: str
     env: dict[str, str]
@@ -93,11 +99,11 @@ class Nursery:
 
     @contextmanager
     def spawn(self, argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[tool.Spawned]:
-        """Yields a child that runs `python -P -m anynpu.child REQUEST REPLY`; a plain one where none is born."""
+        """Yields a child that runs `python [-P] -m MODULE ARGUMENTS`; a plain one where none is born."""
         child = None
         if os.getpid() == self._owner:
             with suppress(OSError, ValueError), self._lock:
-                child = None if self._closed else self._born(argv[-2:], cwd, env)
+                child = None if self._closed else self._born(argv[argv.index("-m") + 1 :], cwd, env)
         if child is None:
             with tool.spawn(argv, cwd, env, True) as process:
                 yield process
@@ -124,9 +130,16 @@ class Nursery:
                 self._process.stdin.close()
         self._process = self._socket = None
 
-    def _born(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Child | None:
+    def _born(self, called: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Child | None:
         limits = [resource.getrlimit(kind) for kind in LIMITS]
-        wanted: Wanted = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "limits": limits}
+        module, *arguments = called
+        wanted: Wanted = {
+            "module": module,
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "env": dict(env),
+            "limits": limits,
+        }
         (output, said), (alive, life), (status, told) = os.pipe(), os.pipe(), os.pipe()
         with ExitStack() as ours:
             for end in (output, life, status):
@@ -188,15 +201,24 @@ def serve(number: int) -> None:
         if not message:
             return
         wanted = json.loads(message)
-        request = json.loads(Path(wanted["arguments"][0]).read_text("utf-8"))
-        if (module := request["function"].partition(":")[0]).startswith("anynpu."):
-            with suppress(Exception):  # the child will say what is wrong with it
-                importlib.import_module(module)
+        with suppress(Exception):  # the child will say what is wrong with it
+            _import_for(wanted)
         if os.fork() == 0:
             connection.close()
             _keep(wanted, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _import_for(wanted: Wanted) -> None:
+    """Imports what a child begins with: the module of ours whose function it calls, or the one that it runs."""
+    if wanted["module"] != CALLS:
+        importlib.import_module(f"{wanted['module']}.__main__")
+        del sys.modules[f"{wanted['module']}.__main__"]  # it runs later, what it imports stays
+        return
+    request = json.loads(Path(wanted["arguments"][0]).read_text("utf-8"))
+    if (module := request["function"].partition(":")[0]).startswith("anynpu."):
+        importlib.import_module(module)
 
 
 def _keep(wanted: Wanted, said: int, alive: int, told: int) -> None:
@@ -232,8 +254,20 @@ def _live(wanted: Wanted, said: int, alive: int, told: int) -> None:
         for kind, limit in zip(LIMITS, wanted["limits"], strict=True):
             if resource.getrlimit(kind) != tuple(limit):
                 resource.setrlimit(kind, (limit[0], limit[1]))
-        sys.argv[:] = ["anynpu.child", *wanted["arguments"]]
-        answer_request(*wanted["arguments"])
+        sys.argv[:] = [wanted["module"], *wanted["arguments"]]
+        if wanted["module"] == CALLS:
+            answer_request(*wanted["arguments"])
+        threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()  # nobody takes the result
+        if wanted["env"].get(UNBUFFERED):
+            for number, name in ((1, "stdout"), (2, "stderr")):
+                raw = io.FileIO(number, "w", closefd=False)
+                setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
+        runpy.run_module(wanted["module"], run_name="__main__")
+        sys.stdout.flush()
+        os._exit(0)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
     except BaseException:
         traceback.print_exc()
     finally:

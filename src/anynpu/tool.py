@@ -72,7 +72,7 @@ Spawned: TypeAlias = subprocess.Popen[str] | Forked
 Spawner: TypeAlias = Callable[[Sequence[str], Path, dict[str, str]], AbstractContextManager[Spawned]]
 
 forked: Spawner | None = None
-"""What starts the children of `call` within `nursery.warm_children`."""
+"""What starts the children of `call`, and programs that are Python modules, within `nursery.warm_children`."""
 
 
 @functools.cache
@@ -304,10 +304,7 @@ def call(
     request.write_text(json.dumps({"function": function, "arguments": to_dict(arguments)}), "utf-8")
     # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
     argv = [sys.executable, "-P", "-m", "anynpu.child", str(request), str(reply)]
-    # The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool; the
-    # others say where the cache is.
-    kept = ("ANYNPU_", "OMP_", "PYTHON", "XDG_CACHE_HOME", "LOCALAPPDATA")
-    environment = {k: v for k, v in os.environ.items() if k.startswith(kept) or k.endswith("_PATH")}
+    environment = python_environment()
     if whole_environment:
         # Sets of texts are walked in the same order each time.
         environment = {"PYTHONHASHSEED": "0", **os.environ}
@@ -336,6 +333,16 @@ def call(
     if "error" in replied:
         raise error_from(replied["error"], str(log))
     return replied["result"]
+
+
+def python_environment() -> dict[str, str]:
+    """Returns the variables of a child that runs Python, besides the usual ones; one process forks all that share them.
+
+    The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool; the
+    others say where the cache is.
+    """
+    kept = ("ANYNPU_", "OMP_", "PYTHON", "XDG_CACHE_HOME", "LOCALAPPDATA")
+    return {k: v for k, v in os.environ.items() if k.startswith(kept) or k.endswith("_PATH")}
 
 
 def _listener(

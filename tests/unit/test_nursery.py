@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,3 +184,35 @@ def test_a_limit_kills_a_forked_child(tmp_path, monkeypatch):
     with nursery.warm_children(), pytest.raises(ToolFailed, match="did not finish within 5 s"):
         tool.call("test_nursery:linger", {"place": str(place)}, scratch=tmp_path, log=tmp_path / "log", timeout_s=5)
     assert not place.is_file() or gone(int(place.read_text()))
+
+
+PROGRAM = """
+import os, sys
+print("warm" if "numpy" in sys.modules else "cold", sys.argv[1:], os.path.basename(os.getcwd()), flush=True)
+os.write(1, b"native\\n")
+print("last")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_program_that_is_a_module_is_forked_too(status, tmp_path, monkeypatch):
+    package, room = tmp_path / "compiler", tmp_path / "room"
+    package.mkdir()
+    room.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(f"if __name__ == '__main__':\n{textwrap.indent(PROGRAM, '    ')}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    argv = [sys.executable, "-m", "compiler", str(status), "--goal", "size"]
+    environment = {**tool.python_environment(), "PYTHONUNBUFFERED": "1"}
+    how = {"cwd": room, "log": tmp_path / "log", "environment": environment, "called": "Compiler"}
+    with nursery.warm_children():
+        if status:
+            with pytest.raises(ToolFailed, match="Compiler failed with status 3") as failed:
+                tool.run(argv, **how, spawned_by=tool.forked)
+            assert failed.value.last_lines[-1] == "last"
+            return
+        forked = tool.run(argv, **how, spawned_by=tool.forked).output
+    started = tool.run(argv, **how).output
+    assert forked.splitlines() == ["warm ['0', '--goal', 'size'] room", "native", "last"]
+    assert forked.replace("warm", "cold") == started

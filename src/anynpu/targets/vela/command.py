@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import csv
-import os
 import sys
 from dataclasses import dataclass
 from importlib import resources, util
@@ -156,9 +155,10 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     folder = out / f"vela-{goal}"
     argv = arguments(model.absolute(), facts, options, goal, folder.name)
     # Vela prints from Python and from C++: unbuffered, the two come in their order.
-    environment = {"PYTHONUNBUFFERED": "1", **{k: v for k, v in os.environ.items() if k == "PYTHONPATH"}}
+    environment = {**tool.python_environment(), "PYTHONUNBUFFERED": "1"}
     try:
-        output = tool.run(argv, cwd=out, log=log, environment=environment, called="Vela").output
+        ran = tool.run(argv, cwd=out, log=log, environment=environment, called="Vela", spawned_by=tool.forked)
+        output = ran.output
     except ToolFailed as failure:
         last = "\n".join(failure.last_lines)
         failure.hint = next((hint for words, hint in KNOWN.items() if words in last), "the log has Vela's own words")
