@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 SAME_VALUES = {"Cast", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators whose first input holds the values of their output."""
-TABLES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}
-"""Operators that look something up, and which of their inputs holds the numbers."""
+TABLES = {"Gather": 1, "GatherElements": 1, "OneHot": 0, "ScatterElements": 1}
+"""Operators that look something up or write it down, and which of their inputs holds the numbers."""
 
 
 def index_sizes(model: onnx.ModelProto) -> dict[str, int]:

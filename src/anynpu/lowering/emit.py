@@ -13,6 +13,7 @@ from anynpu.lowering.quantise import quantised
 from anynpu.lowering.steep import in_pieces
 from anynpu.lowering.straight import straightened
 from anynpu.lowering.tables import collected, tabled
+from anynpu.lowering.whole import without_casts
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
 from anynpu.quantize.fixed import NOTHING, Fixed
 from anynpu.quantize.plan import QuantPlan
@@ -48,5 +49,5 @@ def integer_graph(
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces
     quantisation = quantised(graph, ranges, plan, fixed.weights, wide)
-    integers = tabled(applied(graph, quantisation, plan.io == "integer"), tables)
+    integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables))
     return integers, quantisation.described(graph, ranges, origins or {})

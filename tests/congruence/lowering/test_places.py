@@ -170,3 +170,30 @@ def test_the_smallest_place_is_found_in_8_bits(tmp_path):
     content = quantised(model, data, tmp_path)
     assert "float32" not in {tensor.dtype for tensor in from_bytes(content).tensors.values()}
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
+
+
+@pytest.mark.parametrize(("kind", "most"), [(onnx.TensorProto.UINT8, 255), (onnx.TensorProto.INT64, 1)])
+def test_whole_numbers_that_are_fed_become_real_without_a_float(kind, most, tmp_path):
+    """The bytes of a picture, and the mask of a text, which an exporter gives another axis first."""
+    nodes = [
+        node("Unsqueeze", ["x", "axis"], ["u"]),
+        node("Cast", ["u"], ["r"], to=onnx.TensorProto.FLOAT),
+        node("Mul", ["r", "weights"], ["y"]),
+    ]
+    weights = np.random.default_rng(5).normal(size=(1, 12, 3)).astype(np.float32)
+    model = net(nodes, {"x": (1, 12)}, {"axis": i(2), "weights": weights})
+    model.graph.input[0].type.tensor_type.elem_type = kind
+    del model.graph.value_info[:]
+    model = onnx.shape_inference.infer_shapes(model)
+    data = {
+        "x": np.random.default_rng(6).integers(0, most + 1, (8, 12)).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    }
+    truth = by_onnx(model, data)
+    narrow = {"x": data["x"].astype(np.int32) if most == 1 else data["x"]}
+    content = quantised(model, narrow, tmp_path)
+    kinds = {operator.kind for operator in from_bytes(content).operators}
+    assert kinds - {"CAST", "TRANSPOSE"} == {"QUANTIZE", "RESHAPE", "MUL"}
+    assert "float32" not in {tensor.dtype for tensor in from_bytes(content).tensors.values()}
+    assert decibels(truth, by_litert(content, narrow)) > 30
+    np.testing.assert_array_equal(by_tflm(content, narrow), by_litert(content, narrow))
+    assert not findings(tmp_path / "integers.tflite")

@@ -22,7 +22,7 @@ _HOLDS = {
     "GREATER_EQUAL": (0, 1, 1),
 }
 _SIGNS = {"ADD": "+", "SUB": "-", "MUL": "*", "MINIMUM": "<", "MAXIMUM": ">"}
-_LETTERS = {"bool": "b", "int32": "i", "float32": "f"}
+_LETTERS = {"bool": "b", "int16": "s", "int32": "i", "float32": "f"}
 
 
 def _pair(graph: Graph, node: Node, kernel: str, params: dict[str, Value], ctypes: tuple[str, str]) -> Layer:

@@ -6,6 +6,8 @@ void anynpu_cast(const anynpu_cast_params *p, const void *in, void *out)
             ((float *)out)[i] = (float)value;
         } else if (p->to == 'b') {
             ((uint8_t *)out)[i] = value != 0;
+        } else if (p->to == 's') {
+            ((int16_t *)out)[i] = (int16_t)value;
         } else {
             ((int32_t *)out)[i] = value;
         }

@@ -299,6 +299,12 @@ def cast(at: Lowering, node: Node) -> None:
     made = next((each for each in reversed(at.operators) if each.outputs[0] == tensor), None)
     if made is not None and made.options == Cast("bool", "int32") and wanted == "float32":
         tensor, have = made.inputs[0], "bool"  # truth as a whole number, as a real number
+    if made is not None and made.kind == "RESHAPE" and wanted == "float32" and made.inputs[0] in at.views:
+        # What is fed is made real at once: integers need no CAST there
+        fed = made.inputs[0]
+        real = at.emit("CAST", (fed,), at.tensors[fed].shape, Cast(have, wanted), node.output, dtype=wanted)
+        at.give(node.output, at.reshape(real, shape), axes)
+        return
     if have == "bool" and wanted == "float32":  # which has an integer form, one or zero
         choice = (tensor, at.value("one", 1.0), at.value("zero", 0.0))
         at.give(node.output, at.emit("SELECT_V2", choice, shape, stem=node.output, dtype=wanted), axes)
