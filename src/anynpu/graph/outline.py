@@ -124,7 +124,8 @@ def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
         root = pairs.stands_for[made] = pairs.name(source)
         pair = pairs.by_root.setdefault(root, _Pair())
         pair.scale, pair.zero_point = node.input[1], node.input[2] if len(node.input) > 2 else ""
-        pair.dtype = dtypes.get(made if node.op_type == _QUANTIZE else source, "")
+        # The zero point has the type of the integers, which shape inference does not know of contributed operators.
+        pair.dtype = dtypes.get(pair.zero_point) or dtypes.get(made if node.op_type == _QUANTIZE else source, "")
         pair.nodes.append(node.name)
         if node.op_type == _DEQUANTIZE:
             pair.value = made

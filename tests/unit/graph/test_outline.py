@@ -99,3 +99,17 @@ def test_the_outline_of_a_quantised_net_names_tensors_as_the_float_net_does():
     assert [n.outputs for n in quantised.nodes] == [("r1",), ("r2",), ("mean",), ("flat",), ("scores",)]
     assert sum(n.macs for n in quantised.nodes) == sum(n.macs for n in original.nodes)
     assert all(t.scale for t in quantised.tensors.values())
+
+
+def test_integers_of_contributed_operators_have_their_type():
+    """Where some tensors have 16 bits, onnxruntime's quantiser writes operators that shape inference does not know."""
+    pytest.importorskip("onnxruntime")
+    from anynpu.quantize.calibration import Dataset
+    from anynpu.quantize.plan import QuantPlan
+    from anynpu.quantize.qdq import write_qdq
+
+    model = conv_net()
+    images = np.random.default_rng(0).normal(size=(8, 3, 8, 8)).astype(np.float32)
+    found = outline(write_qdq(model, Dataset({"image": images}, None, "test"), QuantPlan(wide_tensors=("r1",))))
+    assert found.tensors["r1"].dtype == "int16"
+    assert found.tensors["image"].dtype == "int8" and found.tensors["scores"].dtype == "int8"
