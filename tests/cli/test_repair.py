@@ -13,11 +13,13 @@ from sick import Net, samples
 import anynpu
 from anynpu.errors import AccuracyError
 from anynpu.measure.verify import Gate
+from anynpu.pipeline.ladder import LADDER, Fewest
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.repair import Attempt, Bounds, Experience, Proved, bounds, repaired
 from anynpu.pipeline.request import Request
 from anynpu.quantize.plan import QuantPlan
 from anynpu.records.build import Verification
+from anynpu.records.diagnosis import Diagnosis, TensorLoss
 from anynpu.records.shared import Fidelity
 from anynpu.source.load import ModelSource
 from anynpu.targets.cpu import Cpu
@@ -172,13 +174,33 @@ class Bench:
         self.now += 200.0
         held = self.holds and all(getattr(links[0].options, name) == value for name, value in self.holds.items())
         error = None if held else AccuracyError("too low", "sqnr_db", 20.0, 60.0)
-        return Attempt(links, proved=Proved(self.proof), error=error)
+        return Attempt(links, proved=Proved(self.proof), error=error, seconds=200.0)
 
     def repaired(self, chip, known, bounds):
         first = self.make((Link(Cpu(), QuantPlan()),))
         best, repairs = repaired(first, self.make, lambda best: None, bounds, known, clock=lambda: self.now)
         known.learn(chip, first, best, repairs)
         return repairs
+
+
+def test_floating_point_goes_to_what_a_logarithm_reads_nearest_first():
+    """A spectrogram: nothing looks bad before the logarithm, which makes the quiet bins visible."""
+
+    def loss(tensor, operator, sqnr, inherited):
+        return TensorLoss(
+            tensor=tensor, operator=operator, sqnr_db=sqnr, made_db=60.0, inherited_db=inherited, low=0.0, high=1.0,
+            stored="int8", elements=8,
+        )  # fmt: skip
+
+    tensors = (loss("x", "input", 50, 200), loss("power", "Mul", 40, 45), loss("mel", "MatMul", 38, 39))
+    repair = next(each for each in LADDER if isinstance(each, Fewest) and each.before)
+    for inherited, expected in ((3.0, ["mel", "power"]), (30.0, [])):
+        diagnosis = Diagnosis(
+            worst_output="y", sqnr_db=inherited, samples=4, healthy=False,
+            tensors=(*tensors, loss("y", "Log", inherited, inherited)),
+        )  # fmt: skip
+        assert [each.tensor for each in repair.order(diagnosis)] == expected
+    assert repair.rung(tensors[1:2], held=("stft",)).settings == {"float_tensors": ("stft", "power")}
 
 
 def test_what_held_on_one_chip_is_tried_first_on_the_next():
@@ -208,12 +230,13 @@ def test_what_there_is_no_time_for_is_named():
     diagnose = lambda best: pytest.fail("diagnosed without time")  # noqa: E731
     best, repairs = repaired(first, bench.make, diagnose, Bounds(), clock=lambda: bench.now - begun)
     assert best is first
-    assert [each.skipped for each in repairs] == [False, False, True, True, True, True]
+    assert [each.skipped for each in repairs] == [False, False, True, True, True, True, True]
     assert repairs[2].sentence == (
         "repair weights fitted to their inputs (-O rounding=fitted): "
-        "not tried: 6.7 of 8 minutes are over, and the longest repair took 3.3"
+        "not tried: 6.7 of 8 minutes are over, and a build takes 3.3"
     )
     assert [each.options for each in repairs[3:]] == [
+        "-O float_tensors=...",
         "-O wide_tensors=...",
         "-O activations=int16",
         "-O float_tensors=...",

@@ -152,6 +152,7 @@ def _build_chip(
 ) -> ChipResult:
     started = time.monotonic()
     first = attempt = _attempt(steps, platform, links, result)
+    first.seconds = time.monotonic() - started
     repairs: tuple[Repair, ...] = ()
     far = bounds(steps.request)
     if far is not None and _repairable(attempt.error):

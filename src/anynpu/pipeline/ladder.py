@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from anynpu.pipeline.planner import Link
 from anynpu.quantize.plan import QuantPlan
-from anynpu.records.diagnosis import Diagnosis, TensorLoss
+from anynpu.records.diagnosis import BAD_DB, Diagnosis, TensorLoss
 
 Links = tuple[Link, ...]
 _BYTES = ("int8", "uint8")
@@ -32,7 +32,8 @@ class Rung:
 
 @dataclass(frozen=True)
 class Fewest:
-    """A repair of single tensors: the fewest of those that make the largest errors with which the gate holds."""
+    """A repair of single tensors: the fewest of those that make the largest errors with which the gate holds, or of
+    those before an operator, nearest first."""
 
     repair: str
     option: str
@@ -42,9 +43,12 @@ class Fewest:
     """What each value takes afterwards."""
     inputs: bool
     """Whether inputs of the model are taken too."""
+    before: tuple[str, ...] = ()
+    """The kinds of operators that make small errors large, where it is for what these read."""
 
-    def rung(self, losses: Sequence[TensorLoss]) -> Rung:
-        return Rung(self.repair, {self.option: self.tensors(losses)})
+    def rung(self, losses: Sequence[TensorLoss], held: Sequence[str] = ()) -> Rung:
+        """Returns the repair of some tensors, next to those that have it already."""
+        return Rung(self.repair, {self.option: tuple(dict.fromkeys((*held, *self.tensors(losses))))})
 
     def tensors(self, losses: Sequence[TensorLoss]) -> tuple[str, ...]:
         """Returns the tensors that these losses are repaired by."""
@@ -55,9 +59,13 @@ class Fewest:
         return (*([loss.tensor] if loss.stored in self.stored else []), *loss.before)
 
     def order(self, diagnosis: Diagnosis) -> list[TensorLoss]:
-        """Returns the tensors that it is for, those that make the largest errors first."""
-        taken = [loss for loss in diagnosis.tensors if self.names(loss)]
-        return sorted((t for t in taken if self.inputs or t.operator != "input"), key=lambda loss: loss.made_db)
+        """Returns the tensors that it may be for, those that matter most first."""
+        tensors = diagnosis.tensors
+        if self.before:
+            guilty = [at for at, t in enumerate(tensors) if t.operator in self.before and t.inherited_db < BAD_DB]
+            tensors = tensors[: guilty[-1]][::-1] if guilty else ()
+        taken = [t for t in tensors if self.names(t) and (self.inputs or t.operator != "input")]
+        return taken if self.before else sorted(taken, key=lambda loss: loss.made_db)
 
     def grown_bytes(self, loss: TensorLoss) -> int:
         """Returns by how much a tensor and those before it grow."""
@@ -73,13 +81,14 @@ LADDER: tuple[Rung | Fewest, ...] = (
     Rung("no equalisation", {"equalize": False}),
     Rung("range search by least squares", {"method": "mse"}, slow=True),
     Rung("weights fitted to their inputs", {"rounding": "fitted"}),
+    Fewest("floating point before a logarithm", "float_tensors", _INTEGERS, 4, inputs=False, before=("Log", "LOG")),
     Fewest("16 bits for the fewest tensors", "wide_tensors", _BYTES, 2, inputs=True),
     Rung("16-bit activations", {"activations": "int16", "wide_tensors": ()}),
     Fewest("floating point for the fewest tensors", "float_tensors", _INTEGERS, 4, inputs=False),
 )
 """Cheapest first: the earlier ones cost the chip nothing, the last ones memory and time."""
-FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest)}
-"""Repairs of single tensors, by the option that takes the names."""
+FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest) and not each.before}
+"""Repairs of single tensors anywhere, by the option that takes the names."""
 
 
 def _text(value: object) -> str:

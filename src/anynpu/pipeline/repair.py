@@ -18,9 +18,11 @@ from anynpu.records.diagnosis import Diagnosis, TensorLoss
 from anynpu.records.repair import Repair
 
 TIME_LIMIT_S = 480.0
-"""No repair is begun that would end after this, if it took as long as the longest before it."""
+"""No repair is begun that would end after this, if it took as long as the build that it starts from."""
 UNASKED_LIMIT_S = 180.0
 """The same where nobody asked for repairs."""
+LEAST_GAIN_DB = 0.1
+"""A repair that gains less, and with which the gate does not hold, is dropped."""
 _SHOWN = 3
 """How many tensors are named where a gate is not met."""
 
@@ -45,6 +47,7 @@ class Attempt:
     verdict: str = ""
     """What is wrong although the gate holds: too little runs on the NPU."""
     error: AnyNpuError | None = None
+    seconds: float = 0.0
 
     @property
     def sqnr_db(self) -> float | None:
@@ -167,10 +170,10 @@ class _Repairs:
     ) -> None:
         self.best, self.make, self.diagnose, self.clock, self.bounds = first, make, diagnose, clock, bounds
         self.repairs: list[Repair] = []
-        self.started, self.longest_s = clock(), 0.0
+        self.started = clock()
 
     def late(self) -> bool:
-        return self.clock() - self.started + self.longest_s > self.bounds.time_s
+        return self.clock() - self.started + self.best.seconds > self.bounds.time_s
 
     def note(self, repair: Repair, why: str) -> None:
         """Notes why a repair is not tried."""
@@ -208,13 +211,13 @@ class _Repairs:
             self.note(repair, f"-O {chosen[0]} was chosen for this build; --repair may change it")
         elif late:
             spent = f"{(self.clock() - self.started) / 60:.1f} of {self.bounds.time_s / 60:g} minutes are over"
-            self.note(repair, f"{spent}, and the longest repair took {self.longest_s / 60:.1f}")
+            self.note(repair, f"{spent}, and a build takes {self.best.seconds / 60:.1f}")
         return late or bool(chosen)
 
     def _tried(self, links: Links) -> Attempt:
         begun = self.clock()
         attempt = self.make(links)
-        self.longest_s = max(self.longest_s, self.clock() - begun)
+        attempt.seconds = self.clock() - begun
         return attempt
 
     def _judge(self, attempt: Attempt, repair: Repair) -> bool:
@@ -224,15 +227,15 @@ class _Repairs:
             self.repairs.append(replace(repair, after_db=None, note=attempt.refusal))
             return False
         holds = attempt.error is None
-        kept = holds or before is None or after > before
+        kept = holds or before is None or after > before + LEAST_GAIN_DB
         self.repairs.append(replace(repair, kept=kept, holds=holds))
         if kept:
             self.best = attempt
         return holds
 
     def fewest(self, rung: Fewest) -> bool:
-        """Searches the smallest number of tensors, in the order of the errors that they make, with which the gate
-        holds; half of all tensors are the budget."""
+        """Searches the smallest number of tensors, in the order of the repair, with which the gate holds; where they
+        may be anywhere, half of all are the budget."""
         if changed(self.best.links, Rung(rung.repair, {rung.option: ("?",)})) is None:
             return False
         if self._skipped(Repair(repair=rung.repair, options=f"-O {rung.option}=..."), [rung.option]):
@@ -241,7 +244,7 @@ class _Repairs:
         order = rung.order(diagnosis) if diagnosis is not None else []
         if not order or changed(self.best.links, rung.rung(order)) is None:
             return False
-        attempt, order = self._largest(rung, order[: (len(order) + 1) // 2])
+        attempt, order = self._largest(rung, order if rung.before else order[: (len(order) + 1) // 2])
         below, count = 0, len(order)
         while _holds(attempt) and count - below > 1 and not self.late():
             middle = (below + count) // 2
@@ -250,7 +253,7 @@ class _Repairs:
                 attempt, count = smaller, middle
             else:
                 below = middle
-        chosen = rung.rung(order[:count])
+        chosen = rung.rung(order[:count], self._held(rung))
         repair = Repair(
             repair=rung.repair,
             options=chosen.options,
@@ -270,8 +273,13 @@ class _Repairs:
                 return attempt, order
             order = possible
 
+    def _held(self, rung: Fewest) -> tuple[str, ...]:
+        """Returns the tensors that have the repair already."""
+        _, plan = quantiser(self.best.links)
+        return getattr(plan, rung.option, ())
+
     def _with(self, rung: Fewest, order: Sequence[TensorLoss]) -> Attempt:
-        links = changed(self.best.links, rung.rung(order))
+        links = changed(self.best.links, rung.rung(order, self._held(rung)))
         assert links is not None  # `fewest` asked
         return self._tried(links)
 

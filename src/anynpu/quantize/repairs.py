@@ -132,13 +132,17 @@ def rounded(
 
 
 def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
-    """Returns the graph with weights replaced by what is stored of them, rounded against their inputs, and how many."""
+    """Returns the graph with weights replaced by what is stored of them, rounded against their inputs, and how many.
+
+    Those next to tensors that the plan leaves in floating point stay: nothing rounds them.
+    """
     net = form.net()
     layers = [
         (operation.inputs[0], layer)
         for operation in net.operations
         if (layer := operation.layer) is not None and net.own(layer.weights)
         if layer.window is not None or (layer.dense and layer.bias)
+        if not {operation.result, operation.inputs[0]} & {*plan.float_tensors}
     ]
     moments = [Moments() for _ in layers]
     run = data.counted(form.run([name for name, _ in layers])) if layers else None

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from anynpu.schema import about
 
+BAD_DB = 20.0
+"""Below this a tensor has lost what 8 bits usually keep."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorLoss:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fitting import Moments, Window, fitted
+from anynpu.quantize.onnx_net import OnnxForm
+from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.weights import largest_integer, symmetric_scales
 
 
@@ -44,3 +49,20 @@ def test_moments_of_a_convolution_are_those_of_what_it_reads():
     for group in (0, 1):
         part = read[group * 12 : (group + 1) * 12]
         np.testing.assert_allclose(moments.sums[group], part @ part.T)
+
+
+def test_weights_that_nothing_rounds_are_not_fitted():
+    from anynpu.quantize.repairs import weights_fitted
+
+    draw = np.random.default_rng(3)
+    shapes = {"w": (8, 3, 1, 1), "b": (8,), "v": (4, 8, 1, 1), "d": (4,)}
+    stored = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["h"]), helper.make_node("Conv", ["h", "v", "d"], ["y"])]
+    kept = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "g", [value("x", 1, 3, 4, 4)], [value("y", 1, 4, 4, 4)], kept)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    form = OnnxForm(onnx.shape_inference.infer_shapes(model))
+    data = Dataset({"x": draw.normal(size=(4, 3, 4, 4)).astype(np.float32)}, None, "x")
+    for plan, count in ((QuantPlan(), 2), (QuantPlan(float_tensors=("y",)), 1), (QuantPlan(float_tensors=("h",)), 0)):
+        assert weights_fitted(form, data, plan)[1] == count

@@ -13,10 +13,8 @@ import numpy as np
 from anynpu.graph.outline import NodeOutline
 from anynpu.pipeline.diagnosis.figures import Figures
 from anynpu.quantize.followers import Pointwise
-from anynpu.records.diagnosis import Cause
+from anynpu.records.diagnosis import BAD_DB, Cause
 
-BAD_DB = 20.0
-"""Below this a tensor has lost what 8 bits usually keep."""
 _MASK = 100.0
 """Scores that lie so far below the largest are masked: exp(-100) is nothing."""
 _SPREAD = 1 / 16

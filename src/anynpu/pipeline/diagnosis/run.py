@@ -15,12 +15,12 @@ from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Match
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import REFERENCES, compared
-from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, before_activations, causes_of
+from anynpu.pipeline.diagnosis.causes import Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
 from anynpu.pipeline.layers import onnx_view, tflite_view
 from anynpu.quantize.followers import Follower
-from anynpu.records.diagnosis import Cause, Diagnosis, TensorLoss
+from anynpu.records.diagnosis import BAD_DB, Cause, Diagnosis, TensorLoss
 from anynpu.runtime.base import choose, stored_inputs
 from anynpu.tensors import Array, by_name
 
