@@ -84,9 +84,9 @@ def reads_numbers(proto: onnx.NodeProto) -> bool:
     return proto.op_type in _FUNCTIONS and proto.domain in ("", "ai.onnx") and len(proto.output) == 1
 
 
-def value_of(proto: onnx.NodeProto, values: Mapping[str, Array]) -> Array:
-    """Returns what a node gives for the values of its operands."""
+def value_of(proto: onnx.NodeProto, values: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float64) -> Array:
+    """Returns what a node gives for the values of its operands, as numbers of a type."""
     operands = [values[name] if name else None for name in proto.input]
     attributes = {item.name: onnx.helper.get_attribute_value(item) for item in proto.attribute}
     with np.errstate(all="ignore"):
-        return np.asarray(_FUNCTIONS[proto.op_type](attributes, *operands), np.float64)
+        return np.asarray(_FUNCTIONS[proto.op_type](attributes, *operands), dtype)

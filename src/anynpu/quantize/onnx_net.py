@@ -139,7 +139,8 @@ def _operation(
 
 
 def _computed(node: NodeProto, *operands: Array) -> Array:
-    return value_of(node, dict(zip(node.input, operands, strict=True)))
+    single = all(each is None or each.dtype == np.float32 for each in operands)
+    return value_of(node, dict(zip(node.input, operands, strict=True)), np.float32 if single else np.float64)
 
 
 def _float32(names: Collection[str], stored: Mapping[str, TensorProto]) -> bool:

@@ -142,3 +142,14 @@ def test_a_lowered_graph_has_the_same_followers():
     (function,) = (each.function for each in there.values() if isinstance(each, Pointwise))
     assert np.allclose(function(x), here["y"].function(x))
     assert [each for each in there.values() if isinstance(each, Rows)] == [here["t"]]
+
+
+def test_a_function_of_single_numbers_is_computed_in_their_precision_unless_it_overflows():
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Log", ["e"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in "xy"]
+    follower = followers(net_of(helper.make_graph(nodes, "net", ends[:1], ends[1:])))["x"]
+    small, large = np.array([[-1, 0, 2]], np.float32), np.array([[-1, 0, 100]], np.float32)
+    assert isinstance(follower, Pointwise)
+    single, double = follower.function(small), follower.function(small.astype(np.float64))
+    assert (single.dtype, double.dtype) == (np.float32, np.float64) and np.allclose(single, double, atol=1e-6)
+    assert np.allclose(follower.function(large), large)
