@@ -47,7 +47,17 @@ def read_npz(path: Path) -> dict[str, Array]:
             size = sum(entry.file_size for entry in entries)
             if size > MOST_BYTES:
                 raise ConfigError(f"{path} holds {size >> 20} MiB, at most {MOST_BYTES >> 20} are read")
-            return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
+            arrays = {}
+            for entry in entries:
+                place = f"{path}: {entry.filename}"
+                with archive.open(entry) as stream:
+                    _check(stream, entry.file_size, place)
+                with archive.open(entry) as stream:
+                    array = np.lib.format.read_array(stream, allow_pickle=False)
+                    if stream.read(1):  # to the end, so that its checksum is compared
+                        raise IntegrityError(f"{place} is damaged: there is more in it than an array")
+                arrays[entry.filename.removesuffix(".npy")] = _native(np.asarray(array))
+            return arrays
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -63,17 +73,6 @@ def _hint(start: bytes) -> str:
     if start.startswith(LFS_POINTER):
         return "it is a git-lfs pointer: git lfs pull"
     return "the file is empty" if not start else ""
-
-
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Array:
-    place = f"{path}: {entry.filename}"
-    with archive.open(entry) as stream:
-        _check(stream, entry.file_size, place)
-    with archive.open(entry) as stream:
-        array = np.lib.format.read_array(stream, allow_pickle=False)
-        if stream.read(1):  # to the end, so that its checksum is compared
-            raise IntegrityError(f"{place} is damaged: there is more in it than an array")
-    return _native(np.asarray(array))
 
 
 def _check(stream: IO[bytes], size: int, place: str) -> None:

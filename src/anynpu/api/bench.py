@@ -295,7 +295,18 @@ def _timed(artifact: Artifact, asked: Asked) -> _Timed:
     trial.require(artifact, asked.on)  # here, not where the cold start is timed
     if not pipeline:
         return _Timed(sample, lambda: Infer(open_session(artifact, asked.on), sample.inputs), notes)
-    post = _function_named(asked.post) if isinstance(asked.post, str) else asked.post
+    if isinstance(asked.post, str):
+        # The function that --post MODULE:FUNCTION names
+        module, sign, function = asked.post.partition(":")
+        try:
+            target = getattr(importlib.import_module(module), function) if sign and function else None
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"--post {asked.post}: {error}") from error
+        if not callable(target):
+            raise ConfigError(f"--post {asked.post}: MODULE:FUNCTION was expected")
+        post = target
+    else:
+        post = asked.post
     return _Timed(sample, lambda: Pipeline(open_session(artifact, asked.on), sample.inputs, read, post), notes)
 
 
@@ -329,18 +340,6 @@ def _image(artifact: Artifact, path: Path, preprocess: Preprocess | None) -> tup
         return {spec.name: next(iter(load_images([path], spec, preprocess))).reshape(spec.shape)}
 
     return Sample(str(path), {spec.name: spec.to_stored(read()[spec.name])}), read
-
-
-def _function_named(name: str) -> Callable[..., Any]:
-    """Returns the function that --post MODULE:FUNCTION names."""
-    module, sign, function = name.partition(":")
-    try:
-        target = getattr(importlib.import_module(module), function) if sign and function else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--post {name}: {error}") from error
-    if not callable(target):
-        raise ConfigError(f"--post {name}: MODULE:FUNCTION was expected")
-    return target  # type: ignore[no-any-return]
 
 
 def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:

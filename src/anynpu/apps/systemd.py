@@ -35,12 +35,11 @@ HARDENING = (
 
 def command_line(words: Sequence[str]) -> str:
     """Returns the words of ExecStart=, quoted where needed; `TOKEN` stays as it is."""
-    return " ".join([word if word == TOKEN else _word(word) for word in words])
-
-
-def _word(word: str) -> str:
-    text = plain(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return f'"{text}"' if shlex.quote(word) != word else text
+    quoted = []
+    for word in words:
+        text = plain(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+        quoted.append(word if word == TOKEN else f'"{text}"' if shlex.quote(word) != word else text)
+    return " ".join(quoted)
 
 
 def path_word(text: str) -> str:

@@ -274,8 +274,10 @@ def installed(toolchain: Toolchain, program: Path) -> Installed:
         folders = sorted(start.parent.parent.glob("lib/python3.*/site-packages"))
         wanted = [f for f in folders if f.parent.name == f"python{toolchain.python}"]
         for folder in (*wanted, *folders):
-            if version := _dist_info(folder, toolchain):
-                return Installed(toolchain, program, version, folder)
+            for entry in sorted(folder.glob("*.dist-info")):  # where pip notes the version down
+                name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
+                if name.lower().replace("_", "-") == toolchain.package and version:
+                    return Installed(toolchain, program, version, folder)
     # Without a package there is no version to read; what the program's file holds tells two of them apart.
     return Installed(toolchain, program, f"sha256:{hash_file(program)[:12]}", None)
 
@@ -293,12 +295,3 @@ def _program(toolchain: Toolchain) -> Path:
         where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
         raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
     return Path(program).absolute()
-
-
-def _dist_info(folder: Path, toolchain: Toolchain) -> str:
-    """Returns the version that pip noted down for the tool's package there."""
-    for entry in sorted(folder.glob("*.dist-info")):
-        name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
-        if name.lower().replace("_", "-") == toolchain.package and version:
-            return version
-    return ""

@@ -35,18 +35,13 @@ def fingerprint(model: ModelProto) -> str:
         (tuple(dim if isinstance(dim, int) else "?" for dim in shape_of(value)), dtype_of(value))
         for value in inputs_of(prepared)
     ]
-    terms = {
-        value.name: make("Input", [], _static(shape), dtype, position=position)
-        for position, (value, (shape, dtype)) in enumerate(zip(inputs_of(prepared), signature, strict=True))
-    }
+    terms = {}
+    for position, (value, (shape, dtype)) in enumerate(zip(inputs_of(prepared), signature, strict=True)):
+        numbers = tuple(dim for dim in shape if isinstance(dim, int))
+        terms[value.name] = make("Input", [], numbers if len(numbers) == len(shape) else None, dtype, position=position)
     opset = next((o.version for o in prepared.opset_import if o.domain in ("", "ai.onnx")), 1)
     outputs = [term.digest for term in _outputs(prepared.graph, terms, opset)]
     return hashlib.sha256(repr((_VERSION, signature, outputs)).encode()).hexdigest()
-
-
-def _static(shape: tuple[int | str, ...]) -> tuple[int, ...] | None:
-    numbers = tuple(dim for dim in shape if isinstance(dim, int))
-    return numbers if len(numbers) == len(shape) else None
 
 
 def _prepare(model: ModelProto) -> ModelProto:

@@ -318,7 +318,19 @@ def decode(head: DetectorHead, maps: Mapping[str, Floats]) -> Floats:
     if head.version == "v5":
         anchors = zip(head.strides, head.anchors, strict=True)
         return np.concatenate([_anchored(maps[f"maps_{s}"], s, a) for s, a in anchors], 1)
-    parts = [_anchorless(maps[f"boxes_{s}"], maps[f"classes_{s}"], s, head.reg_max) for s in head.strides]
+    parts = []
+    for s in head.strides:
+        boxes = maps[f"boxes_{s}"]
+        classes = maps[f"classes_{s}"]
+        bins = boxes[0].reshape(4, head.reg_max, -1)
+        spread = np.exp(bins - bins.max(1, keepdims=True))
+        sides = np.einsum("sbn,b->sn", spread / spread.sum(1, keepdims=True), np.arange(head.reg_max))
+        if head.reg_max == 1:
+            sides = boxes[0].reshape(4, -1)
+        centre = _cells(*boxes.shape[2:]) + 0.5
+        low, high = centre - sides[:2], centre + sides[2:]
+        scores = _sigmoid(classes[0].reshape(classes.shape[1], -1))
+        parts.append(np.concatenate([(low + high) / 2 * s, (high - low) * s, scores]))
     return np.concatenate(parts, 1)
 
 
@@ -331,18 +343,6 @@ def _cells(height: int, width: int) -> Floats:
     """Returns x and y of every cell, row by row."""
     y, x = np.mgrid[0:height, 0:width]
     return np.stack([x.ravel(), y.ravel()]).astype(np.float64)
-
-
-def _anchorless(boxes: Floats, classes: Floats, stride: int, reg_max: int) -> Floats:
-    bins = boxes[0].reshape(4, reg_max, -1)
-    spread = np.exp(bins - bins.max(1, keepdims=True))
-    sides = np.einsum("sbn,b->sn", spread / spread.sum(1, keepdims=True), np.arange(reg_max))
-    if reg_max == 1:
-        sides = boxes[0].reshape(4, -1)
-    centre = _cells(*boxes.shape[2:]) + 0.5
-    low, high = centre - sides[:2], centre + sides[2:]
-    scores = _sigmoid(classes[0].reshape(classes.shape[1], -1))
-    return np.concatenate([(low + high) / 2 * stride, (high - low) * stride, scores])
 
 
 def _anchored(maps: Floats, stride: int, anchors: Sequence[tuple[float, float]]) -> Floats:

@@ -65,8 +65,10 @@ def describe(root: Path = ROOT) -> Machine:
     governors = {read_text(p) for p in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")}
     boost = read_text(root / "sys/devices/system/cpu/cpufreq/boost")
     turbo_off = read_text(root / "sys/devices/system/cpu/intel_pstate/no_turbo")
+    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
+    named = [each.partition(":")[2].strip() for each in lines if each.lower().startswith(("model name", "hardware"))]
     return Machine(
-        cpu=_cpu_name(root),
+        cpu=named[0] if named else platform.processor() or None,
         name=f"{platform.node()} {platform.machine()}",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
@@ -76,13 +78,6 @@ def describe(root: Path = ROOT) -> Machine:
         turbo=boost == "1" if boost else turbo_off == "0" if turbo_off else None,
         load_1min=os.getloadavg()[0],
     )
-
-
-def _cpu_name(root: Path) -> str | None:
-    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
-    return platform.processor() or None
 
 
 def _busy_seconds(root: Path) -> tuple[float, float] | None:
@@ -106,21 +101,9 @@ def _held_back_s(root: Path) -> float:
     return 0.0
 
 
-def _asleep_s() -> float:
-    """Returns how long the machine has slept since its start: time that the clock of latencies does not see."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
 def switches() -> int:
     """Returns how often this process was taken off a core against its will."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _lifetime_peak() -> int:
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,10 @@ class _Moment:
 
     @classmethod
     def now(cls, root: Path) -> _Moment:
-        return cls(clock(), workers.used(root), _busy_seconds(root), _held_back_s(root), _asleep_s())
+        at, asleep_s = clock(), 0.0
+        if hasattr(time, "CLOCK_BOOTTIME"):  # time that the clock of latencies does not see
+            asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        return cls(at, workers.used(root), _busy_seconds(root), _held_back_s(root), asleep_s)
 
 
 @dataclass(frozen=True)
@@ -200,7 +186,8 @@ class Watch:
         wall = (last.at - first.at) / 1e9
         user, system = last.used.user_s - first.used.user_s, last.used.system_s - first.used.system_s
         rss, reset = self._rss
-        peak = (workers.memory(self.root, "VmHWM") if reset else None) or _lifetime_peak()
+        lifetime = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        peak = (workers.memory(self.root, "VmHWM") if reset else None) or lifetime
         # Of the workers that are there at the end.
         theirs = sum(workers.memory(self.root, "VmHWM", process) or 0 for process in last.used.workers)
         busy = stolen = None

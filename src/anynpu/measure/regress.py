@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from anynpu.errors import ConfigError
@@ -51,17 +51,14 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     subjects: dict[tuple[str, ...], list[list[Row]]] = {}
     for row in sorted(rows, key=lambda row: row.at):
         groups = subjects.setdefault(row.subject, [])
-        fitting = next((group for group in groups if _agree(group[0].options, row.options)), None)
+        # An option that a version does not know says nothing.
+        shared = [(group, group[0].options.keys() & row.options.keys()) for group in groups]
+        fitting = next((g for g, names in shared if all(g[0].options[n] == row.options[n] for n in names)), None)
         if fitting is None:
             groups.append([row])
         else:
             fitting.append(row)
     return [group for groups in subjects.values() for group in groups]
-
-
-def _agree(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
-    """Returns whether two sets of options say the same; an option that a version does not know says nothing."""
-    return all(a[name] == b[name] for name in a.keys() & b.keys())
 
 
 def version_of(row: Row) -> Version:
@@ -84,7 +81,10 @@ def _change(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> Change
         if dict(version_of(old)).get(name) != dict(version_of(new)).get(name)
     }
     ratio = now / was if was else None
-    plain = Change(*new.subject[:4], was, now, tools, ratio, None, None, _plain(was, now, new, rules))
+    # Of two single figures any change beyond the margin counts.
+    change = (now - was) / max(abs(was), 1e-300)
+    single = verdict_of(change if new.better == "higher" else -change, 0.0, rules.level, rules.margin)
+    plain = Change(*new.subject[:4], was, now, tools, ratio, None, None, single)
     tested, note = _tested(before, after, rules)
     if tested is None:
         return replace(plain, note=note)
@@ -98,12 +98,6 @@ def _change(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> Change
         verdict=tested.verdict,
         note=note,
     )
-
-
-def _plain(was: float, now: float, row: Row, rules: Rules) -> str:
-    """Returns the verdict on two single figures: any change beyond the margin."""
-    change = (now - was) / max(abs(was), 1e-300)
-    return verdict_of(change if row.better == "higher" else -change, 0.0, rules.level, rules.margin)
 
 
 def _tested(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> tuple[Latency | None, str]:

@@ -87,7 +87,10 @@ def compare_variation(name: str, reference: Array, candidate: Array) -> Variatio
             elements.candidate[:, varying], std, centred, elements.by_step, elements.standing
         )
     families = tuple(families_of(elements))
-    lost, uneven = _lost_parts(name, elements, families, centred), _uneven_parts(name, elements, families)
+    # The parts that the build loses, along the first axes that show any.
+    shown = ((parts, _lost(parts, elements, centred)) for parts in families)
+    lost = next((tuple(_sentences(name, parts, gone, elements)) for parts, gone in shown if gone.any()), ())
+    uneven = _uneven_parts(name, elements, families)
     return Variation(centred, unresolved, lost, uneven, _strays(name, elements))
 
 
@@ -176,15 +179,6 @@ def _lost_numbers(name: str, reference: Array, candidate: Array) -> tuple[str, .
 
 def _commonest_share(numbers: Array) -> float:
     return float(np.unique(numbers, return_counts=True)[1].max()) / numbers.size
-
-
-def _lost_parts(name: str, elements: Elements, families: Iterable[Parts], centred_db: float) -> tuple[str, ...]:
-    """Returns sentences on the parts that the build loses, along the first axes that show any."""
-    for parts in families:
-        lost = _lost(parts, elements, centred_db)
-        if lost.any():
-            return tuple(_sentences(name, parts, lost, elements))
-    return ()
 
 
 def _lost(parts: Parts, elements: Elements, centred_db: float) -> Array:

@@ -126,7 +126,17 @@ class Demo:
 def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     """Goes the whole way; what stops the build raises, what stops the run on the NPU is part of the result."""
     search = ryzenai.find(asked.root)
-    chip = _chip(asked, search)
+    # The chip to quantise for: the one named, the one found, or Strix Point
+    if asked.npu == "auto":
+        known = [npu.chip for npu in (*search.usable, *search.npus) if npu.chip]
+        chip = known[0] if known else DEFAULT_CHIP
+    else:
+        platform = plugins.platform(asked.npu)
+        if platform.target != TARGET:
+            raise ConfigError(
+                f"--npu {asked.npu}: is not a Ryzen AI chip", "ryzen-ai-phx, ryzen-ai-stx or ryzen-ai-krk"
+            )
+        chip = platform.name
     missing = None
     try:
         plugins.load("targets", TARGET)().tools()
@@ -160,17 +170,6 @@ def measure(demo: Demo, store: Store, observer: Observer) -> None:
         observer.finished(STAGE, name, time.monotonic() - started, False)
     if demo.error is None:
         _on_npu(demo, demo.built.chips[0], store, observer)
-
-
-def _chip(asked: Asked, search: ryzenai.Search) -> str:
-    """Returns the chip to quantise for: the one named, the one found, or Strix Point."""
-    if asked.npu == "auto":
-        known = [npu.chip for npu in (*search.usable, *search.npus) if npu.chip]
-        return known[0] if known else DEFAULT_CHIP
-    platform = plugins.platform(asked.npu)
-    if platform.target != TARGET:
-        raise ConfigError(f"--npu {asked.npu}: is not a Ryzen AI chip", "ryzen-ai-phx, ryzen-ai-stx or ryzen-ai-krk")
-    return platform.name
 
 
 def _request(asked: Asked, chip: str, folder: Path) -> Request:

@@ -290,7 +290,17 @@ def row(cell: Cell, answer: Answer | None = None) -> SweepRow:
 def with_front(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:
     """Returns the rows with `on_front`: nothing of the same group is at least as good in all and better in one."""
     lines = tuple(rows)
-    points = {id(each): _point(each) for each in lines if each.accuracy is not None}
+    points = {}
+    for each in lines:
+        if each.accuracy is not None:
+            # A row as costs; a figure that nobody knows is the worst there is: it never makes a row
+            # look good
+            storage = [size for size in (each.flash_bytes, each.dram_bytes) if size]
+            costs = (each.latency_ms, each.sram_bytes, sum(storage) if storage else None)
+            points[id(each)] = (
+                -float(each.accuracy or 0.0),
+                *(float("inf") if cost is None else float(cost) for cost in costs),
+            )
 
     def beaten(mine: SweepRow) -> bool:
         rivals = [each for each in lines if each.group == mine.group and id(each) in points]
@@ -299,10 +309,3 @@ def with_front(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:
         return any(other != own and all(x <= y for x, y in zip(other, own, strict=True)) for other in others)
 
     return tuple(replace(each, on_front=id(each) in points and not beaten(each)) for each in lines)
-
-
-def _point(row: SweepRow) -> tuple[float, ...]:
-    """Returns a row as costs; a figure that nobody knows is the worst there is: it never makes a row look good."""
-    storage = [size for size in (row.flash_bytes, row.dram_bytes) if size]
-    costs = (row.latency_ms, row.sram_bytes, sum(storage) if storage else None)
-    return (-float(row.accuracy or 0.0), *(float("inf") if cost is None else float(cost) for cost in costs))

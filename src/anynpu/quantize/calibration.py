@@ -127,7 +127,20 @@ def checked(
     labels = None if labels is None else np.atleast_1d(labels)
     if labels is not None and len(labels) != len(first):  # before the limit makes both equal
         raise ConfigError(f"{source}: {len(labels)} labels for {len(first)} samples")
-    fitted = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
+    fitted = {}
+    for spec in inputs:
+        # The first samples in the input's type, or raises with what is wrong about them
+        array = arrays[spec.name]
+        array = _with_samples(source, spec, array)[:limit]
+        check_size(source, array.nbytes)
+        cast = _cast(source, spec, np.asarray(array))
+        if cast.dtype.kind == "f" and cast.size:
+            finite = np.isfinite(cast).reshape(len(cast), -1).all(axis=1)
+            if not finite.all():
+                raise IntegrityError(
+                    f"{source}: input {spec.name} holds NaN or infinity at sample {int(np.argmin(finite))}"
+                )
+        fitted[spec.name] = cast
     images = is_folder(source)
     folders = class_folders(Path(source)) if labels is not None and images else ()
     available = len(find_images(Path(source))) if images else len(first)
@@ -143,20 +156,6 @@ def _check_batch(inputs: Sequence[TensorSpec]) -> None:
                 f"input {spec.name} has shape {list(spec.shape)}: data is fed one sample at a time",
                 "export the model with a batch of one",
             )
-
-
-def _fitted(source: str, spec: TensorSpec, array: Array, limit: int | None) -> Array:
-    """Returns the first samples in the input's type, or raises with what is wrong about them."""
-    array = _with_samples(source, spec, array)[:limit]
-    check_size(source, array.nbytes)
-    cast = _cast(source, spec, np.asarray(array))
-    if cast.dtype.kind == "f" and cast.size:
-        finite = np.isfinite(cast).reshape(len(cast), -1).all(axis=1)
-        if not finite.all():
-            raise IntegrityError(
-                f"{source}: input {spec.name} holds NaN or infinity at sample {int(np.argmin(finite))}"
-            )
-    return cast
 
 
 def _with_samples(source: str, spec: TensorSpec, array: Array) -> Array:

@@ -228,10 +228,19 @@ def mse_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
         return Range(histogram.low, histogram.high)
     candidates = mse_candidates(histogram, symmetric)
     # In pieces that stay in the processor's cache.
-    errors = [
-        _squared_errors(points, counts, part, bits, symmetric, histogram.width)
-        for part in np.array_split(np.asarray(candidates), max(1, len(candidates) // 32))
-    ]
+    errors = []
+    for part in np.array_split(np.asarray(candidates), max(1, len(candidates) // 32)):
+        # The summed squared error of the histogram under each of the candidate intervals
+        low, high = part[:, :1], part[:, 1:]
+        steps = 2**bits - 2 if symmetric else 2**bits - 1
+        scale = 2.0 * np.maximum(-low, high) / steps if symmetric else (high - low) / steps
+        stored_low = np.full_like(low, -(steps // 2)) if symmetric else np.rint(low / scale)
+        stored = np.rint(points / scale)
+        np.clip(stored, stored_low, stored_low + steps, out=stored)
+        error = (points - stored * scale) ** 2
+        # Where several steps share a bin, its mean says nothing about rounding, which is then even over a step.
+        coarse = (histogram.width > scale / 2) & (stored > stored_low) & (stored < stored_low + steps)
+        errors.append(np.asarray(np.where(coarse, scale**2 / 12, error) @ counts))
     return Range(*candidates[int(np.argmin(np.concatenate(errors)))])
 
 
@@ -245,22 +254,6 @@ def mse_candidates(histogram: Histogram, symmetric: bool) -> list[tuple[float, f
     lows = (low * fractions).tolist() if low < 0.0 else [0.0]
     highs = (high * fractions).tolist() if high > 0.0 else [0.0]
     return [(a, b) for a in lows for b in highs]
-
-
-def _squared_errors(
-    points: Floats, counts: Floats, candidates: Floats, bits: int, symmetric: bool, width: float
-) -> Floats:
-    """Returns the summed squared error of the histogram under each of the candidate intervals."""
-    low, high = candidates[:, :1], candidates[:, 1:]
-    steps = 2**bits - 2 if symmetric else 2**bits - 1
-    scale = 2.0 * np.maximum(-low, high) / steps if symmetric else (high - low) / steps
-    stored_low = np.full_like(low, -(steps // 2)) if symmetric else np.rint(low / scale)
-    stored = np.rint(points / scale)
-    np.clip(stored, stored_low, stored_low + steps, out=stored)
-    error = (points - stored * scale) ** 2
-    # Where several steps share a bin, its mean says nothing about rounding, which is then even over a step.
-    coarse = (width > scale / 2) & (stored > stored_low) & (stored < stored_low + steps)
-    return np.asarray(np.where(coarse, scale**2 / 12, error) @ counts)
 
 
 def entropy_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:

@@ -13,13 +13,6 @@ MOST_NAMED = 2
 """How many names of a list a table shows."""
 
 
-def _first_names(text: str) -> str:
-    names = text.split(",")
-    if len(names) <= MOST_NAMED:
-        return text
-    return f"{','.join(names[:MOST_NAMED])},...({len(names)})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
     """One combination of model, chip and options."""
@@ -53,7 +46,11 @@ class SweepRow:
     @property
     def option_text(self) -> str:
         """The options as -O takes them, with the first of many tensors, and whether it was trained."""
-        texts = [f"{name}={_first_names(str(value))}" for name, value in (self.options or {}).items()]
+        texts = []
+        for name, value in (self.options or {}).items():
+            listed = str(value).split(",")
+            more = f",...({len(listed)})" if len(listed) > MOST_NAMED else ""
+            texts.append(f"{name}={','.join(listed[:MOST_NAMED])}{more}")
         return " ".join([*texts, "--qat"] if self.qat else texts)
 
     @property

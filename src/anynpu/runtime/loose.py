@@ -142,7 +142,22 @@ def judge(
     lengths = sorted({length, max(3, length // 3), max(3, length // 8 + 1)}, reverse=True) if length else [0]
     draw = np.random.default_rng(3)
     for count in lengths:
-        samples = [_drawn(draw, inputs, count) for _ in range(3)]
+        samples = []
+        for _ in range(3):
+            # Inputs of the model's own shape; of texts `count` tokens count, and the rest is padding
+            arrays: dict[str, Array] = {}
+            for spec in inputs:
+                if spec.quantization is not None or spec.dtype.startswith("float"):
+                    arrays[spec.name] = spec.to_stored(draw.normal(0, 1, spec.shape))
+                elif spec.name == MASK:
+                    arrays[spec.name] = np.ones(spec.shape, spec.dtype)
+                else:
+                    arrays[spec.name] = draw.integers(0, 2 if "type" in spec.name else 20, spec.shape).astype(
+                        spec.dtype
+                    )
+                if count:
+                    arrays[spec.name][:, count:] = 0
+            samples.append(arrays)
         wanted = [first.run(names, sample) for sample in samples]
         for group in ([0], [0, 1, 2], [2, 1]):
             batch = {s.name: np.concatenate([samples[i][s.name] for i in group]) for s in inputs}
@@ -160,18 +175,3 @@ def judge(
                 power = np.square(a).reshape(rows * len(group), -1).sum(1)
                 if not (np.isfinite(noise).all() and (noise <= power * 10 ** (-CLOSE_DB / 10)).all()):
                     raise IntegrityError(f"output {name} is not what the model gives")
-
-
-def _drawn(draw: np.random.Generator, inputs: Sequence[TensorSpec], count: int) -> dict[str, Array]:
-    """Returns inputs of the model's own shape; of texts `count` tokens count, and the rest is padding."""
-    arrays: dict[str, Array] = {}
-    for spec in inputs:
-        if spec.quantization is not None or spec.dtype.startswith("float"):
-            arrays[spec.name] = spec.to_stored(draw.normal(0, 1, spec.shape))
-        elif spec.name == MASK:
-            arrays[spec.name] = np.ones(spec.shape, spec.dtype)
-        else:
-            arrays[spec.name] = draw.integers(0, 2 if "type" in spec.name else 20, spec.shape).astype(spec.dtype)
-        if count:
-            arrays[spec.name][:, count:] = 0
-    return arrays

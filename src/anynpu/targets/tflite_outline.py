@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anynpu.graph.outline import NodeOutline, Outline, TensorOutline, is_shown
@@ -85,7 +85,11 @@ def same_tensors(path: Path, reference: Path) -> dict[str, str]:
     conversions is aligned by kind and shape. A conversion's output means what its input does.
     """
     mine, theirs = operators(path), operators(reference)
-    found = dict(_aligned(_plain(mine), _plain(theirs)))
+    ours, others = _plain(mine), _plain(theirs)
+    found: dict[str, str] = {}
+    for block in difflib.SequenceMatcher(None, _keys(ours), _keys(others), autojunk=False).get_matching_blocks():
+        for a, b in zip(ours[block.a :][: block.size], others[block.b :][: block.size], strict=True):
+            found |= zip((t.name for t in a.outputs), (t.name for t in b.outputs), strict=True)
     borders = {t.name: t.shape for op in theirs for t in op.tensors if not t.constant}
     made = {t.name for op in mine for t in op.outputs}
     for tensor in (t for op in mine for t in op.inputs if t is not None):
@@ -100,14 +104,6 @@ def same_tensors(path: Path, reference: Path) -> dict[str, str]:
 
 def _plain(ops: Sequence[TfliteOperator]) -> list[TfliteOperator]:
     return [op for op in ops if op.kind not in CONVERSIONS]
-
-
-def _aligned(mine: Sequence[TfliteOperator], theirs: Sequence[TfliteOperator]) -> Iterator[tuple[str, str]]:
-    matcher = difflib.SequenceMatcher(None, _keys(mine), _keys(theirs), autojunk=False)
-    for block in matcher.get_matching_blocks():
-        for offset in range(block.size):
-            pair = mine[block.a + offset], theirs[block.b + offset]
-            yield from zip((t.name for t in pair[0].outputs), (t.name for t in pair[1].outputs), strict=True)
 
 
 def _keys(ops: Sequence[TfliteOperator]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:

@@ -130,7 +130,14 @@ class World:
         io = 10 ** rng.uniform(3.5, 6.2) * (0.1 + self.demand) * np.exp(rng.standard_t(3.5, self.size) * 0.5)
         metrics[:, DISK_IO] = io + sum(active * disk for active, _, disk, _ in self.jobs)
         metrics[:, DISK_IO] *= rng.random(self.size) > rng.choice([0.0, 0.3])  # nothing is written in many intervals
-        self._npu(metrics, room)
+        if self.role == "inference":
+            busy = 90 * np.clip(self.demand, 0, 1.1) * rng.uniform(0.4, 1.0) + rng.normal(0, 4, self.size)
+        else:
+            active, *_ = self.jobs[0] if self.jobs else (np.zeros(self.size),)
+            busy = active * rng.uniform(10, 80) * (rng.uniform() < 0.4) + rng.normal(0, 1.0, self.size)
+        metrics[:, NPU] = np.clip(busy, 0, 100)
+        heat = rng.uniform(5, 25) * smoothed(metrics[:, NPU] / 100, 4 * self.minute)
+        metrics[:, NPU_TEMPERATURE] = room + rng.uniform(6, 14) + heat + rng.normal(0, rng.uniform(0.1, 0.5), self.size)
         return metrics
 
     def rounded(self, values: Numbers) -> Numbers:
@@ -158,14 +165,3 @@ class World:
             dropped, hours = rng.uniform(3, 12), rng.uniform(1, 6)
             used -= np.where(since >= 0, dropped * np.exp(-np.maximum(since, 0) / (hours * 60 * self.minute)), 0)
         return np.asarray(np.clip(used, 3, 97), np.float64)
-
-    def _npu(self, metrics: Numbers, room: Numbers) -> None:
-        rng = self.rng
-        if self.role == "inference":
-            busy = 90 * np.clip(self.demand, 0, 1.1) * rng.uniform(0.4, 1.0) + rng.normal(0, 4, self.size)
-        else:
-            active, *_ = self.jobs[0] if self.jobs else (np.zeros(self.size),)
-            busy = active * rng.uniform(10, 80) * (rng.uniform() < 0.4) + rng.normal(0, 1.0, self.size)
-        metrics[:, NPU] = np.clip(busy, 0, 100)
-        heat = rng.uniform(5, 25) * smoothed(metrics[:, NPU] / 100, 4 * self.minute)
-        metrics[:, NPU_TEMPERATURE] = room + rng.uniform(6, 14) + heat + rng.normal(0, rng.uniform(0.1, 0.5), self.size)

@@ -25,7 +25,12 @@ def point_id(hash: str, part: int = 0) -> str:
 def payload_of(hash: str, kind: str, files: Sequence[FileRow]) -> dict[str, Json]:
     """Returns what a point says of the files with its content: all their paths, and every folder above them."""
     listed = sorted(files, key=lambda row: row.path)
-    folders = {str(folder) for row in listed for folder in _above(row)}
+    folders = {
+        str(folder)
+        for row in listed
+        for folder in Path(row.path).parents
+        if len(folder.parts) >= len(Path(row.root).parts)
+    }
     return {
         "hash": hash,
         "kind": kind,
@@ -33,11 +38,6 @@ def payload_of(hash: str, kind: str, files: Sequence[FileRow]) -> dict[str, Json
         "folders": sorted(folders),
         "taken": min(row.taken for row in listed),
     }
-
-
-def _above(row: FileRow) -> list[Path]:
-    parents = Path(row.path).parents
-    return [folder for folder in parents if len(folder.parts) >= len(Path(row.root).parts)]
 
 
 class Contents:

@@ -16,7 +16,7 @@ from anynpu.apps.serve.elsewhere import in_daemon, on_lane
 from anynpu.apps.serve.lane import IDLE_WAIT_S, Lane
 from anynpu.apps.serve.served import Version
 from anynpu.apps.serve.twin import twin_source
-from anynpu.apps.serve.version import Loaded, Opener, Source, describe, load, open_here, read_source
+from anynpu.apps.serve.version import Opener, Source, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.runtime.abilities import EndsJobs, on_hardware
 from anynpu.runtime.loose import BuiltSession
@@ -102,7 +102,14 @@ class Fleet:
         before = self.models[name].device
         earlier = before.loaded if before is not None and before.info.version == source.digest and not twin else None
         loaded = await asyncio.to_thread(load, source, self._opener, self.settings.run_limit_s)
-        lane = self._lane(name, loaded, twin)
+        # The owner of a device: one for all models on an NPU, one for each model on this computer's CPU
+        session, device = loaded.sessions[0], loaded.source.settings.device or ""
+        key = f"{session.name} {device}".strip() if on_hardware(session) else f"{session.name}:{name}"
+        key += ":twin" if twin else ""
+        if key not in self._lanes:
+            own = OWN_LIMIT_S if isinstance(session, EndsJobs) else 0.0
+            self._lanes[key] = Lane(key, self.settings.run_limit_s + own)
+        lane = self._lanes[key]
         try:
             await on_lane(lane, lambda: loaded.settle(earlier), self._settle_limit(lane))
             fallback = self._twins[name]
@@ -138,16 +145,6 @@ class Fleet:
             _logger.warning("model %s goes on as it was built: %s", deployment.name, error)
         finally:
             deployment.loosening -= 1
-
-    def _lane(self, name: str, loaded: Loaded, twin: bool) -> Lane:
-        """Returns the owner of a device: one for all models on an NPU, one for each model on this computer's CPU."""
-        session, device = loaded.sessions[0], loaded.source.settings.device or ""
-        key = f"{session.name} {device}".strip() if on_hardware(session) else f"{session.name}:{name}"
-        key += ":twin" if twin else ""
-        if key not in self._lanes:
-            own = OWN_LIMIT_S if isinstance(session, EndsJobs) else 0.0
-            self._lanes[key] = Lane(key, self.settings.run_limit_s + own)
-        return self._lanes[key]
 
     def _settle_limit(self, lane: Lane) -> float:
         return lane.run_limit_s * SETTLE_FACTOR

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from anynpu import __version__
-from anynpu.apps.serve.base import Answer, Deployment, Options
+from anynpu.apps.serve.base import Deployment, Options
 from anynpu.apps.serve.desk import Desk, answered
 from anynpu.apps.serve.fields import Fields, bounded, described
 from anynpu.apps.serve.tensors import dtype_of, from_bytes, from_lists, shape_of
@@ -118,7 +118,21 @@ async def _infer(desk: Desk, request: HttpRequest, model: Deployment) -> HttpAns
     wanted = _outputs(fields, bool(parameters.flag("binary_data_output")))
     answer = await desk.ask(request, model, [arrays], Options(stored=stored, outputs=tuple(wanted)))
     as_binary = wanted or dict.fromkeys(answer.tensors[0], bool(parameters.flag("binary_data_output")))
-    return _answer(answer, fields.text("id"), as_binary)
+    id = fields.text("id")
+    outputs, raw = [], []
+    for name, array in answer.tensors[0].items():
+        output: dict[str, object] = {"name": name, "shape": list(array.shape), "datatype": TYPES[str(array.dtype)]}
+        if as_binary.get(name):
+            raw.append(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+            output["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            output["data"] = np.ascontiguousarray(array).ravel()
+        outputs.append(output)
+    head = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
+    head |= {"id": id} if id else {}
+    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
+    lengths: list[Header] = [(LENGTH, b"%d" % len(text))] if raw else []
+    return answered(text + b"".join(raw), answer, BINARY if raw else JSON, lengths)
 
 
 def _parts(request: HttpRequest) -> tuple[Any, memoryview]:
@@ -176,23 +190,6 @@ def _outputs(fields: Fields, default: bool) -> dict[str, bool]:
             raise Refusal(422, f"outputs: {described(name)} is not a name, or given twice", parameter="outputs")
         wanted[name] = default if binary is None else binary
     return wanted
-
-
-def _answer(answer: Answer, id: str, as_binary: Mapping[str, bool]) -> HttpAnswer:
-    outputs, raw = [], []
-    for name, array in answer.tensors[0].items():
-        entry: dict[str, object] = {"name": name, "shape": list(array.shape), "datatype": TYPES[str(array.dtype)]}
-        if as_binary.get(name):
-            raw.append(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
-            entry["parameters"] = {"binary_data_size": len(raw[-1])}
-        else:
-            entry["data"] = np.ascontiguousarray(array).ravel()
-        outputs.append(entry)
-    head = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
-    head |= {"id": id} if id else {}
-    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    lengths: list[Header] = [(LENGTH, b"%d" % len(text))] if raw else []
-    return answered(text + b"".join(raw), answer, BINARY if raw else JSON, lengths)
 
 
 def _list(value: Any, name: str) -> list[Any]:

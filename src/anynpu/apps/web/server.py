@@ -207,14 +207,16 @@ class Running:
     def _reload(self) -> None:
         if self.life.reload is None or self.stopping:
             return
-        task = asyncio.get_running_loop().create_task(self._reloaded(self.life.reload))
+        reload = self.life.reload
+
+        async def reloaded() -> None:
+            self.notifier.reloading()
+            try:
+                await reload()
+            except Exception:
+                _logger.exception("the reload failed")
+            self.notifier.ready("serving")
+
+        task = asyncio.get_running_loop().create_task(reloaded())
         self.reloads.add(task)
         task.add_done_callback(self.reloads.discard)
-
-    async def _reloaded(self, reload: Callable[[], Awaitable[None]]) -> None:
-        self.notifier.reloading()
-        try:
-            await reload()
-        except Exception:
-            _logger.exception("the reload failed")
-        self.notifier.ready("serving")

@@ -198,13 +198,14 @@ class Machine:
     def nodes(self) -> tuple[str, ...]:
         """Returns the NPU's device nodes; of nodes that several drivers make only those of its own driver."""
         patterns = self.device.nodes if self.device else ()
-        every = [path for pattern in patterns for path in self._glob(pattern)]
+        every = [
+            f"{folder}/{entry}"
+            for folder, _, name in (pattern.rpartition("/") for pattern in patterns)
+            for entry in self.root.names(folder)
+            if fnmatch.fnmatch(entry, name)
+        ]
         mine = [path for path in every if self._driver(path).lower() == self.module_name.lower()]
         return tuple(mine or [path for path in every if not self._driver(path)])
-
-    def _glob(self, pattern: str) -> list[str]:
-        folder, _, name = pattern.rpartition("/")
-        return [f"{folder}/{entry}" for entry in self.root.names(folder) if fnmatch.fnmatch(entry, name)]
 
     def _driver(self, node: str) -> str:
         """Returns the name of the driver behind a node, where the kernel tells it."""

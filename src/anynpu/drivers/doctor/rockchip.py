@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from anynpu.drivers import detect
 from anynpu.drivers.doctor import access, modules, noe
@@ -26,7 +27,10 @@ def board(machine: Machine) -> Result:
 def driver(machine: Machine) -> Result:
     """The vendor's driver rknpu runs; the vendor's runtime works with no other."""
     if machine.root.exists(BOUND) or machine.built_in or machine.module_state == "Live":
-        return ok(_driver_version(machine) or f"{BOUND if machine.root.exists(BOUND) else 'rknpu'} is there")
+        evidence = f"{BOUND if machine.root.exists(BOUND) else 'rknpu'} is there"
+        with suppress(Unreadable):  # debugfs is root's; that the driver is there is seen elsewhere
+            evidence = machine.root.read(VERSION) or evidence
+        return ok(evidence)
     if machine.root.exists("/sys/module/rocket"):
         return failed(
             "the kernel's own driver rocket has the NPU: librknnrt cannot use it",
@@ -35,13 +39,6 @@ def driver(machine: Machine) -> Result:
     if machine.module_path:
         return modules.loaded(machine)
     return failed(f"no rknpu in Linux {machine.release}", modules.install_module(machine))
-
-
-def _driver_version(machine: Machine) -> str:
-    try:
-        return machine.root.read(VERSION)
-    except Unreadable:  # debugfs is root's; that the driver is there is seen elsewhere
-        return ""
 
 
 def driver_version(machine: Machine) -> Result:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 TOKENS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 BODY = re.compile(r"(?:\s|#[^\n]*\n)*\{")
 """What follows a definition's arguments: its body, or the #endif of two declarations that share it, then the body."""
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\r?\n)*[^\n]*\n", re.MULTILINE)
 BRACKETS = {"(": ")", "{": "}"}
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b([^\n]*)", re.MULTILINE)
 
@@ -52,18 +53,15 @@ def function(text: str, name: str) -> Function | None:
         opened = BODY.match(blank, end + 1) if end > 0 else None
         close = closing(blank, opened.end() - 1) if opened else -1
         if opened and close > 0:
-            start = _declaration(blank, match.start())
-            kind = " ".join(blank[start : match.start()].split())
+            # The declaration begins after `;`, `}` or a directive.
+            at = match.start()
+            start = max(blank.rfind(";", 0, at), blank.rfind("}", 0, at)) + 1
+            after = [m.end() for m in DIRECTIVE.finditer(blank[start:at])]
+            start += after[-1] if after else 0
+            start += len(blank[start:at]) - len(blank[start:at].lstrip())
+            kind = " ".join(blank[start:at].split())
             return Function(start, opened.end() - 1, close, kind, text[match.end() : end])
     return None
-
-
-def _declaration(blank: str, name: int) -> int:
-    """Returns where the declaration begins whose name is at an offset: after `;`, `}` or a directive."""
-    start = max(blank.rfind(";", 0, name), blank.rfind("}", 0, name)) + 1
-    after = [m.end() for m in re.finditer(r"^[ \t]*#(?:[^\n]*\\\r?\n)*[^\n]*\n", blank[start:name], re.MULTILINE)]
-    start += after[-1] if after else 0
-    return start + len(blank[start:name]) - len(blank[start:name].lstrip())
 
 
 @dataclass(frozen=True)

@@ -74,21 +74,18 @@ def find(
         raise ConfigError(f"{folder}: headers of a kernel for another processor; the driver has arm64 assembly", CROSS)
     if machine() not in ARM64_MACHINES and not cross:
         raise ConfigError(f"this machine is {machine()}: an arm64 module needs a cross compiler", f"add {CROSS}")
-    built_for = _release(folder)
-    return Kernel(folder.resolve(), built_for, version_of(built_for), cross, compiler)
-
-
-def _release(folder: Path) -> str:
-    """Returns the release that modules built with these headers are for."""
+    # The release that modules built with these headers are for
     generated = folder / "include/generated/utsrelease.h"
     text = generated.read_text("utf-8", "replace") if generated.is_file() else ""
     match = re.search(r'UTS_RELEASE\s+"([^"]+)"', text)
     if match:
-        return match.group(1)
-    path = folder / "include/config/kernel.release"
-    if not path.is_file():
-        raise ConfigError(f"{folder}: these headers do not say their release", "make modules_prepare")
-    return path.read_text("utf-8", "replace").strip()
+        built_for = match.group(1)
+    else:
+        stated = folder / "include/config/kernel.release"
+        if not stated.is_file():
+            raise ConfigError(f"{folder}: these headers do not say their release", "make modules_prepare")
+        built_for = stated.read_text("utf-8", "replace").strip()
+    return Kernel(folder.resolve(), built_for, version_of(built_for), cross, compiler)
 
 
 def version_of(release: str) -> tuple[int, int]:

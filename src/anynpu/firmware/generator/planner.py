@@ -41,7 +41,18 @@ class Plan:
 def plan(graph: Graph, layers: Sequence[Layer]) -> Plan:
     """Returns the smaller of the layouts with and without operators in place."""
     bound, peak = live_bytes(graph, layers)
-    options = [_plan(graph, layers, sharing, bound, peak) for sharing in (True, False)]
+    options = []
+    for sharing in (True, False):
+        owners, shared = _owners(graph, layers, sharing)
+        offsets, total = _place(_blocks(graph, layers, owners, scratch=True))
+        tensors = {number: offsets[f"t{owner}"] for number, owner in owners.items()}
+        # What a layer reads of its first input and behind it, all of it lies in the arena.
+        for layer in layers:
+            if layer.reads_past:
+                number = layer.node.inputs[0]
+                total = max(total, _aligned(tensors[number] + graph.tensors[number].bytes + layer.reads_past))
+        scratch = {i: offsets[f"s{i}"] for i, layer in enumerate(layers) if layer.scratch}
+        options.append(Plan(tensors, scratch, total, bound, peak, shared))
     return min(options, key=lambda p: p.bytes)
 
 
@@ -64,19 +75,6 @@ def live_bytes(graph: Graph, layers: Sequence[Layer]) -> tuple[int, int]:
     totals = [sum(b.bytes for b in blocks if b.first <= step <= b.last) for step in range(len(layers))]
     best = max(range(len(totals)), key=totals.__getitem__, default=0)
     return (totals[best] if totals else 0), best
-
-
-def _plan(graph: Graph, layers: Sequence[Layer], sharing: bool, bound: int, peak: int) -> Plan:
-    owners, shared = _owners(graph, layers, sharing)
-    offsets, total = _place(_blocks(graph, layers, owners, scratch=True))
-    tensors = {number: offsets[f"t{owner}"] for number, owner in owners.items()}
-    # What a layer reads of its first input and behind it, all of it lies in the arena.
-    for layer in layers:
-        if layer.reads_past:
-            number = layer.node.inputs[0]
-            total = max(total, _aligned(tensors[number] + graph.tensors[number].bytes + layer.reads_past))
-    scratch = {i: offsets[f"s{i}"] for i, layer in enumerate(layers) if layer.scratch}
-    return Plan(tensors, scratch, total, bound, peak, shared)
 
 
 def _owners(graph: Graph, layers: Sequence[Layer], sharing: bool) -> tuple[dict[int, int], int]:

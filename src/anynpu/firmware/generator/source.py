@@ -104,10 +104,14 @@ class Writer:
         blocks = [f"/* {comment(about)} */\n{array(c, name)}" for name, (c, about) in constants.items()]
         head = [self._title("Constants"), '#include "anynpu_weights.h"', "", f"#define ANYNPU_WEIGHTS{mark}", ""]
         weights = [*head, *(blocks or ["/* This model has none. */", "typedef int anynpu_no_weights;", ""])]
+        declared = ['#include "anynpu_kernels.h"', ""]
+        for name, (constant, _) in constants.items():
+            length = int(constant.values.shape[0] if constant.values.ndim == 2 else constant.values.size)
+            declared.append(f"extern const {constant.ctype} {name}[{length}];")
         return {
             "anynpu_model.h": self._model_header(),
             "anynpu_model.c": self._model(),
-            "anynpu_weights.h": self._weights_header(constants),
+            "anynpu_weights.h": _guarded("ANYNPU_WEIGHTS_H", self._title("Constants"), declared),
             "anynpu_weights.c": "\n".join(weights),
             "anynpu_kernels.h": kernels_header(parts),
             "anynpu_kernels.c": f"{title}\n{includes}\n#include <string.h>\n\n{kernels.body(parts)}",
@@ -147,14 +151,6 @@ class Writer:
 
     def _title(self, what: str) -> str:
         return f"/* {what}: {comment(self.names.model)}. Generated; do not edit. */"
-
-    def _weights_header(self, constants: Mapping[str, tuple[Constant, str]]) -> str:
-        lines = []
-        for name, (constant, _) in constants.items():
-            values = constant.values
-            length = int(values.shape[0] if values.ndim == 2 else values.size)
-            lines.append(f"extern const {constant.ctype} {name}[{length}];")
-        return _guarded("ANYNPU_WEIGHTS_H", self._title("Constants"), ['#include "anynpu_kernels.h"', "", *lines])
 
     def _model_header(self) -> str:
         g = self.graph

@@ -100,7 +100,13 @@ def _nearest(before: tuple[int, ...], after: tuple[int, ...], where: str, node: 
     rounding = node.get("nearest_mode", "round_prefer_floor" if node.op == "Resize" else "floor")
     wanted = [_onnx_places(a, b, where, rounding) for a, b in zip(before, after, strict=True)]
     for align, half in ((False, False), (False, True), (True, False)):
-        found = [_tflite_places(a, b, align, half) for a, b in zip(before, after, strict=True)]
+        found = []
+        for a, b in zip(before, after, strict=True):
+            at = np.arange(b, dtype=np.float32)
+            scale = np.float32((a - 1) / (b - 1)) if align and b > 1 else np.float32(a / b)
+            at = (at + np.float32(0.5 if half else 0.0)) * scale
+            chosen = np.floor(at + 0.5) if align else np.floor(at)
+            found.append(np.asarray(np.clip(chosen, 0, a - 1), np.int64))
         if all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True)):
             return ResizeNearestNeighbor(align, half)
     raise Refused(f"nearest with {where} and {rounding} takes other elements than TFLite")
@@ -125,14 +131,6 @@ def _onnx_places(before: int, after: int, where: str, rounding: str) -> np.ndarr
         "round_prefer_ceil": np.floor(at + 0.5),
     }[rounding]
     return np.asarray(np.clip(rounded, 0, before - 1), np.int64)
-
-
-def _tflite_places(before: int, after: int, align: bool, half: bool) -> np.ndarray:
-    at = np.arange(after, dtype=np.float32)
-    scale = np.float32((before - 1) / (after - 1)) if align and after > 1 else np.float32(before / after)
-    at = (at + np.float32(0.5 if half else 0.0)) * scale
-    chosen = np.floor(at + 0.5) if align else np.floor(at)
-    return np.asarray(np.clip(chosen, 0, before - 1), np.int64)
 
 
 def _bilinear(before: tuple[int, ...], after: tuple[int, ...], where: str, node: Node) -> Options:

@@ -127,7 +127,11 @@ def compared(
     a: Side, b: Side, order: str, rules: Rules, alike: Agreement | None, connections: int, failure: str
 ) -> CompareRecord:
     """Returns the record of a comparison."""
-    info_a, info_b = (SideInfo(str(s.bench.target.address), executed=_executed(s)) for s in (a, b))
+    targets = [side.bench.target for side in (a, b)]
+    software = [f" of {target.about.software}" if target.about.software else "" for target in targets]
+    info_a, info_b = (
+        SideInfo(str(t.address), executed=f"model {t.model}{s}") for t, s in zip(targets, software, strict=True)
+    )
     notes = ["client-side latency, closed loop: with the network and this client's own share"]
     for letter, side in (("A", a), ("B", b)):
         if side.failed:
@@ -161,11 +165,6 @@ def compared(
         verdict=overall([latency.verdict, throughput.verdict]),
         http=replace(web, throughput=throughput, cpu=ratios.get(CPU)),
     )
-
-
-def _executed(side: Side) -> str:
-    target = side.bench.target
-    return f"model {target.model}" + (f" of {target.about.software}" if target.about.software else "")
 
 
 def _each(figures: Sequence[float], inverse: bool = False) -> list[list[float]]:

@@ -99,7 +99,11 @@ def read_model(path: Path) -> Model:
     model = tflite_file.read_model(path.read_bytes(), str(path))
     with tflite_file.damage_reported(str(path)):
         graph = model.subgraphs[0]
-        tensors = tensors_of(schema, model, _offsets(model))
+        allocated = [entry.buffer for entry in model.metadata or () if entry.name == ALLOCATION]
+        if not allocated:
+            raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
+        words = np.frombuffer(bytes(model.buffers[allocated[0]].data), np.int32)
+        tensors = tensors_of(schema, model, [int(offset) for offset in words[3 : 3 + int(words[2])]])
         if any(n < 0 for tensor in tensors for n in tensor.shape):
             raise IntegrityError("a tensor has a dynamic shape")
         calls = tuple(call_of(schema, model, op, tensors) for op in graph.operators)
@@ -140,15 +144,6 @@ def tensors_of(schema: Any, model: Any, offsets: Sequence[int]) -> tuple[Tensor,
 
 def _numbers(values: Any) -> tuple[int, ...]:
     return () if values is None else tuple(int(v) for v in values)
-
-
-def _offsets(model: Any) -> Sequence[int]:
-    """Returns where each tensor of the main graph lies in the arena."""
-    for entry in model.metadata or ():
-        if entry.name == ALLOCATION:
-            words = np.frombuffer(bytes(model.buffers[entry.buffer].data), np.int32)
-            return [int(offset) for offset in words[3 : 3 + int(words[2])]]
-    raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
 
 
 def call_of(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuCall | CpuCall:

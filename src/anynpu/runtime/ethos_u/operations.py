@@ -267,22 +267,20 @@ class Machine:
         if op.mode in (LRELU, ABS, CLZ):
             self._finish(op, memories, ofm, self._unary(op, first))
             return
-        second = self._second(op, memories, shape)
-        if op.register("IFM2_BROADCAST") >> 6 & 1:
-            first, second = second, first
-        self._finish(op, memories, ofm, self._binary(op, first, second, ifm.dtype.itemsize))
-
-    def _second(self, op: Operation, memories: Memories, shape: tuple[int, int, int]) -> Array:
-        """Returns the second operand less its zero point, in a shape that broadcasts."""
+        # The second operand less its zero point, in a shape that broadcasts
         broadcast, precision = op.register("IFM2_BROADCAST"), op.register("IFM2_PRECISION")
         if broadcast >> 7 & 1:
             zero_point, scalar = op.register("IFM2_ZERO_POINT"), op.register("IFM2_SCALAR")
             if precision & 1:
                 zero_point, scalar = signed(zero_point, 16), signed(scalar, 16)
-            return np.full((1, 1, 1, 1), scalar - zero_point, np.int64)
-        ifm2 = feature_map(op, "IFM2", 2)
-        height, width, depth = (1 if broadcast >> bit & 1 else n for bit, n in enumerate(shape))
-        return memories.read(op, ifm2, (height, width, depth)).astype(np.int64) - ifm2.zero_point
+            second = np.full((1, 1, 1, 1), scalar - zero_point, np.int64)
+        else:
+            ifm2 = feature_map(op, "IFM2", 2)
+            height, width, depth = (1 if broadcast >> bit & 1 else n for bit, n in enumerate(shape))
+            second = memories.read(op, ifm2, (height, width, depth)).astype(np.int64) - ifm2.zero_point
+        if op.register("IFM2_BROADCAST") >> 6 & 1:
+            first, second = second, first
+        self._finish(op, memories, ofm, self._binary(op, first, second, ifm.dtype.itemsize))
 
     def _unary(self, op: Operation, values: Array) -> Array:
         if op.mode == CLZ:

@@ -156,22 +156,16 @@ def _told(error: AnyNpuError) -> bytes:
 def _watch(server: Server, woken: int) -> None:
     """Waits until the process that is served has gone or a signal comes, and sees to it that this one ends too."""
     waiting = select.poll()
-    for descriptor in (0, woken, *_parent()):
+    for descriptor in (0, woken):
         waiting.register(descriptor, select.POLLIN)
+    with suppress(AttributeError, OSError):  # a process that the parent forked may hold the pipe to us open
+        waiting.register(os.pidfd_open(os.getppid()), select.POLLIN)
     while not any(descriptor != 0 or not os.read(0, 64) for descriptor, _ in waiting.poll()):
         pass
     last_resort = threading.Timer(LEAVE_S, os.kill, (os.getpid(), signal.SIGKILL))  # the library may hang
     last_resort.daemon = True
     last_resort.start()
     server.leave()
-
-
-def _parent() -> tuple[int, ...]:
-    """Returns a descriptor that tells when the parent ends; a process that it forked may hold the pipe to us open."""
-    try:
-        return (os.pidfd_open(os.getppid()),)
-    except (AttributeError, OSError):
-        return ()
 
 
 def main(descriptor: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -40,7 +38,17 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
     if ceil:
         raise Refused("AveragePool with ceil_mode and different pads on the two sides is not supported")
     pooled = function(F.pad(x, padding(shape.before, shape.after)), shape.kernel, shape.stride)
-    return pooled if counted else pooled * node.constant(_corrections(node, shape))
+    if counted:
+        return pooled
+    # Window size over the number of elements that are not padding, for each output position
+    factors = np.ones((1, 1), np.float32)
+    for size, k, s, before, after in zip(
+        node.shape()[2:], shape.kernel, shape.stride, shape.before, shape.after, strict=True
+    ):
+        starts = np.arange(0, size + before + after - k + 1, s) - before
+        inside = np.minimum(starts + k, size) - np.maximum(starts, 0)
+        factors = factors[..., None] * (k / inside).astype(np.float32)
+    return pooled * node.constant(factors)
 
 
 @operator("GlobalAveragePool")
@@ -89,15 +97,3 @@ def _ceil(node: Node, shape: Window) -> bool:
         if (-(-rest // stride)) * stride >= size + before:
             raise Refused(f"{node.op} with ceil_mode and a last window in the padding is read differently by runtimes")
     return differs
-
-
-def _corrections(node: Node, shape: Window) -> np.ndarray[Any, Any]:
-    """Window size over the number of elements that are not padding, for each output position."""
-    factors = np.ones((1, 1), np.float32)
-    for size, k, s, before, after in zip(
-        node.shape()[2:], shape.kernel, shape.stride, shape.before, shape.after, strict=True
-    ):
-        starts = np.arange(0, size + before + after - k + 1, s) - before
-        inside = np.minimum(starts + k, size) - np.maximum(starts, 0)
-        factors = factors[..., None] * (k / inside).astype(np.float32)
-    return factors

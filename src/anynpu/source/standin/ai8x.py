@@ -104,7 +104,14 @@ class QuantizationAwareModule(nn.Module):
             x = x.clamp(-1.0, HIGHEST) if self.pooling == "Avg" and clamps else x
         if self.op is None:
             return x
-        shift = self._shift()
+        # The power of two that the weights were divided by: stored, or by their size in training
+        if not bool(self.adjust_output_shift):
+            shift = float(self.output_shift)
+        else:
+            parts = [self.op.weight.detach().flatten()]
+            parts += [self.op.bias.detach().flatten()] if self.op.bias is not None else []
+            limit = torch.quantile(torch.cat(parts).abs(), float(self.shift_quantile))
+            shift = float(-(1.0 / limit).log2().floor().clamp(-15.0, 15.0))
         x = self._operate(x, *self._parameters_as_trained(shift))
         if self.newer:
             shift = max(-15.0, min(15.0, shift - float(self.activation_threshold)))
@@ -123,15 +130,6 @@ class QuantizationAwareModule(nn.Module):
             return x.clamp(0.0, HIGHEST) if clamps else x.relu()
         x = x.abs() if self.activation == "Abs" else x
         return x.clamp(-1.0, HIGHEST) if clamps else x
-
-    def _shift(self) -> float:
-        """Returns the power of two that the weights were divided by: stored, or by their size in training."""
-        if not bool(self.adjust_output_shift):
-            return float(self.output_shift)
-        parts = [self.op.weight.detach().flatten()]
-        parts += [self.op.bias.detach().flatten()] if self.op.bias is not None else []
-        limit = torch.quantile(torch.cat(parts).abs(), float(self.shift_quantile))
-        return float(-(1.0 / limit).log2().floor().clamp(-15.0, 15.0))
 
     def _parameters_as_trained(self, shift: float) -> tuple[Tensor, Tensor | None]:
         weight, bias = self.op.weight, self.op.bias

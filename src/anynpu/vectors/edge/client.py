@@ -139,7 +139,14 @@ class EdgeStore:
             connection = self._take(fresh=attempt > 0)
             try:
                 connection.sendall(request)
-                answer = self._quick_answer(connection) if head["op"] == "query" else receive(connection)
+                if head["op"] == "query":
+                    # Receives what is most often there before it would be worth sleeping;
+                    # writes take longer
+                    sent = time.perf_counter()
+                    answer = receive(connection, SPIN_S if self._quick else 0.0)
+                    self._quick = time.perf_counter() - sent < SPIN_S and not answer.head.get("busy")
+                else:
+                    answer = receive(connection)
             except (OSError, EOFError):
                 connection.close()
                 continue
@@ -149,13 +156,6 @@ class EdgeStore:
             self._return(connection)
             return _accepted(answer)
         raise self._lost()
-
-    def _quick_answer(self, connection: socket.socket) -> Frame:
-        """Receives what is most often there before it would be worth sleeping; writes take longer."""
-        sent = time.perf_counter()
-        answer = receive(connection, SPIN_S if self._quick else 0.0)
-        self._quick = time.perf_counter() - sent < SPIN_S and not answer.head.get("busy")
-        return answer
 
     def _take(self, fresh: bool) -> socket.socket:
         if self._closed:
