@@ -131,7 +131,21 @@ def build(artifact: Artifact, board: str, store: Store, layers: bool = False) ->
         {"anynpu": own_version(), compiler: version(_find(compiler, package))},
         platform=artifact.manifest.step.platform if artifact.manifest.step else "",
     )
-    return store.build(step, lambda out, log: _make(project, out, log, LAYERS if layers else ())).artifact
+
+    def make(out: Path, log: Path) -> Manifest:
+        _find("make", "apt install make")
+        tree = out.parent / "tree"
+        write(project, tree)
+        argv = ["make", "-C", str(tree), *([f"CFLAGS={' '.join(LAYERS)}"] if layers else [])]
+        tool.run(argv, cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
+        built = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
+        if not built:
+            raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")
+        shutil.copy2(built[0], out / built[0].name)
+        details: JsonObject = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
+        return Manifest("firmware", built[0].name, fingerprint=project.model.fingerprint, details=details)
+
+    return store.build(step, make).artifact
 
 
 def _find(program: str, package: str) -> str:
@@ -139,20 +153,6 @@ def _find(program: str, package: str) -> str:
     if path is None:
         raise ToolMissing(f"{program} is not installed", package)
     return path
-
-
-def _make(project: Project, out: Path, log: Path, flags: tuple[str, ...]) -> Manifest:
-    _find("make", "apt install make")
-    tree = out.parent / "tree"
-    write(project, tree)
-    argv = ["make", "-C", str(tree), *([f"CFLAGS={' '.join(flags)}"] if flags else [])]
-    tool.run(argv, cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
-    built = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
-    if not built:
-        raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")
-    shutil.copy2(built[0], out / built[0].name)
-    details: JsonObject = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
-    return Manifest("firmware", built[0].name, fingerprint=project.model.fingerprint, details=details)
 
 
 def write(project: Project, folder: Path) -> None:

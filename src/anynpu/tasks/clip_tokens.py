@@ -38,7 +38,12 @@ class ClipTokens:
         self.start, self.end, self.size = vocabulary.start, vocabulary.end, len(vocabulary.ids)
         self._specials = {START: (self.start,), END: (self.end,)}
         self._known: dict[str, tuple[int, ...]] = dict(self._specials)
-        self._merge = _merger(vocabulary)
+        try:
+            from tokenizers.models import BPE
+        except ImportError:
+            raise _missing("tokenizers") from None
+        with mapped(TOKENIZERS, "the vocabulary is not one of CLIP"):
+            self._merge: Any = BPE(vocabulary.ids, vocabulary.merges, end_of_word_suffix="</w>").tokenize
         self._bytes = byte_symbols()
 
     @classmethod
@@ -96,15 +101,6 @@ def _pattern() -> Any:
     except ImportError:
         raise _missing("regex") from None
     return regex.compile(_WORDS, regex.IGNORECASE)
-
-
-def _merger(vocabulary: Vocabulary) -> Any:
-    try:
-        from tokenizers.models import BPE
-    except ImportError:
-        raise _missing("tokenizers") from None
-    with mapped(TOKENIZERS, "the vocabulary is not one of CLIP"):
-        return BPE(vocabulary.ids, vocabulary.merges, end_of_word_suffix="</w>").tokenize
 
 
 def _missing(package: str) -> ToolMissing:

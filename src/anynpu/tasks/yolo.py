@@ -98,7 +98,15 @@ def layout(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec], lab
             counts.add(part.rows - (4 * head.reg_max if part.stride else 4))
     classes = max(counts.pop(), 0) if len(counts) == 1 else 0
     if classes < 1:
-        raise ConfigError(_no_head(head, size, outputs), "the card's [yolo] table says which head the model has")
+        shapes = ", ".join(f"{o.name} {list(o.shape)}" for o in outputs)
+        count = _boxes(head, size, _ANCHORS if head.version == "v5" else 1)
+        form = "5 + classes" if head.version == "v5" else "4 + classes"
+        maps = "one map" if head.version == "v5" else f"a map of {4 * head.reg_max} rows and one of a row a class"
+        raise ConfigError(
+            f"the outputs {shapes} fit no {head.version} head on {size[0]}x{size[1]}: expected "
+            f"[1, {form}, {count}], or {maps} at each of the strides {', '.join(map(str, head.strides))}",
+            "the card's [yolo] table says which head the model has",
+        )
     if labels and labels != classes:
         raise ConfigError(f"the card names {labels} classes and the model tells {classes} apart", "correct the card")
     if head.version == "v5" and parts[0].stride and not head.anchors:
@@ -112,17 +120,6 @@ def _cells(size: tuple[int, int], stride: int) -> tuple[int, int]:
 
 def _boxes(head: Head, size: tuple[int, int], anchors: int) -> int:
     return sum(anchors * math.prod(_cells(size, stride)) for stride in head.strides)
-
-
-def _no_head(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> str:
-    shapes = ", ".join(f"{o.name} {list(o.shape)}" for o in outputs)
-    count = _boxes(head, size, _ANCHORS if head.version == "v5" else 1)
-    rows = "5 + classes" if head.version == "v5" else "4 + classes"
-    maps = "one map" if head.version == "v5" else f"a map of {4 * head.reg_max} rows and one of a row a class"
-    return (
-        f"the outputs {shapes} fit no {head.version} head on {size[0]}x{size[1]}: expected [1, {rows}, {count}], or "
-        f"{maps} at each of the strides {', '.join(map(str, head.strides))}"
-    )
 
 
 def _decoded(head: Head, count: int, outputs: Sequence[TensorSpec]) -> tuple[Part, ...]:

@@ -88,12 +88,27 @@ def operations(models: Mapping[str, Info]) -> dict[str, Operation]:
     infos = list(models.values())
     texts = [info for info in infos if info.kind == "embed-text"]
     images = [info for info in infos if info.kind == "embed-image"]
-    operations = {**_models(infos), **_admin(infos)}
+    operations = _models(infos)
+    admin = {JSON: asked({"model": _named(infos)}, _needed(infos))}
+    done = obj({"model": TEXT}, ("model",), False)
+    for path, sentence in (("reload", "Load a model's files again."), ("check", "Run a model's known answers now.")):
+        operations[f"POST /admin/{path}"] = Operation(sentence, "admin", done, admin, statuses=MODEL_STATUSES)
     if texts or images:
         operations |= _embeddings(texts, images)
     if texts:
         operations |= _pairs(texts)
-    operations |= _pictures([i for i in infos if i.kind == "detect"], [i for i in infos if i.kind == "classify"])
+    if detectors := [info for info in infos if info.kind == "detect"]:
+        settings: dict[str, Schema] = {"confidence": SHARE, "iou": SHARE, "model": _named(detectors)}
+        settings |= {"most": {"type": "integer", "minimum": 1, "maximum": MOST_DETECTIONS}}
+        labels = sorted({label for info in detectors for label in info.labels})
+        settings |= {"classes": array({"type": "string", "enum": labels}, 1)} if labels else {}
+        operations["POST /detect"] = _picture("Objects in pictures.", settings, detectors)
+    if classifiers := [info for info in infos if info.kind == "classify"]:
+        top: dict[str, Schema] = {
+            "top": {"type": "integer", "minimum": 0, "maximum": MOST_CLASSES},
+            "model": _named(classifiers),
+        }
+        operations["POST /classify"] = _picture("Classes of pictures.", top, classifiers)
     return operations
 
 
@@ -188,23 +203,6 @@ def _pairs(texts: list[Info]) -> dict[str, Operation]:
     }
 
 
-def _pictures(detectors: list[Info], classifiers: list[Info]) -> dict[str, Operation]:
-    operations = {}
-    if detectors:
-        settings: dict[str, Schema] = {"confidence": SHARE, "iou": SHARE, "model": _named(detectors)}
-        settings |= {"most": {"type": "integer", "minimum": 1, "maximum": MOST_DETECTIONS}}
-        labels = sorted({label for info in detectors for label in info.labels})
-        settings |= {"classes": array({"type": "string", "enum": labels}, 1)} if labels else {}
-        operations["POST /detect"] = _picture("Objects in pictures.", settings, detectors)
-    if classifiers:
-        top: dict[str, Schema] = {
-            "top": {"type": "integer", "minimum": 0, "maximum": MOST_CLASSES},
-            "model": _named(classifiers),
-        }
-        operations["POST /classify"] = _picture("Classes of pictures.", top, classifiers)
-    return operations
-
-
 def _picture(summary: str, settings: Mapping[str, Schema], infos: list[Info]) -> Operation:
     several = array(PICTURE, 1, min(info.limits.items for info in infos))
     one = asked({"image": PICTURE, **settings}, _needed(infos, "image"))
@@ -280,14 +278,3 @@ def _infer_v2(info: Info) -> Schema:
     tensors: Schema = {"type": "array", "prefixItems": inputs, "minItems": len(inputs), "maxItems": len(inputs)}
     outputs = array(obj({"name": {"enum": [spec.name for spec in info.outputs]}}, ("name",)), 1, 1)
     return asked({"id": TEXT, "inputs": tensors, "outputs": outputs}, ("inputs",))
-
-
-def _admin(infos: list[Info]) -> dict[str, Operation]:
-    body = {JSON: asked({"model": _named(infos)}, _needed(infos))}
-    answer = obj({"model": TEXT}, ("model",), False)
-    return {
-        "POST /admin/reload": Operation("Load a model's files again.", "admin", answer, body, statuses=MODEL_STATUSES),
-        "POST /admin/check": Operation(
-            "Run a model's known answers now.", "admin", answer, body, statuses=MODEL_STATUSES
-        ),
-    }

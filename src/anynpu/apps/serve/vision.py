@@ -57,7 +57,16 @@ async def _read(
 ) -> tuple[Fields, tuple[bytes, ...], Deployment]:
     """Returns the settings, the pictures and the model of a request in either form."""
     if is_picture(request):
-        fields = Fields(_typed(request.query()), tuple(name for name in (*known, "timeout") if name[:5] != "image"))
+        query = request.query()
+        typed: JsonObject = {**query}  # as JSON would have it
+        for name in NUMBERS.keys() & query.keys():
+            try:
+                typed[name] = NUMBERS[name](query[name])
+            except ValueError:
+                raise wrong(name, "a number", query[name]) from None
+        if "classes" in query:
+            typed["classes"] = [part.strip() for part in query["classes"].split(",")]
+        fields = Fields(typed, tuple(name for name in (*known, "timeout") if name[:5] != "image"))
         model = desk.choose(request, fields.model(), kind)
         body = request.body(model.limits.image_bytes)
         if not body:
@@ -72,20 +81,6 @@ async def _read(
     if isinstance(value, list) != (names[0] == "images"):
         raise wrong(names[0], "a list" if names[0] == "images" else "one picture in base64", value)
     return fields, pictures(names[0], value, model.limits.items), model
-
-
-def _typed(query: Mapping[str, str]) -> JsonObject:
-    """Returns the settings of a query string as JSON would have them."""
-    typed: JsonObject = {**query}
-    for name, kind in NUMBERS.items():
-        if name in query:
-            try:
-                typed[name] = kind(query[name])
-            except ValueError:
-                raise wrong(name, "a number", query[name]) from None
-    if "classes" in query:
-        typed["classes"] = [part.strip() for part in query["classes"].split(",")]
-    return typed
 
 
 def threshold(fields: Fields, model: Deployment) -> Threshold:

@@ -67,7 +67,13 @@ class Trace:
         """Yields the samples bucket by bucket, in the order of time."""
         numbers = np.array([registry.host(host.name) for host in self.hosts], np.int64)
         series = np.array([[registry.series(int(n), m) for m in self.metrics] for n in numbers], np.int64)
-        edges = [_edges(host.received_s) for host in self.hosts]
+        # For every bucket in which a host has samples the first of them and the one after the last.
+        edges: list[dict[int, tuple[int, int]]] = []
+        for host in self.hosts:
+            buckets = np.floor(host.received_s / BUCKET_S).astype(np.int64)
+            starts = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
+            spans = zip(starts, np.append(starts[1:], len(buckets)), strict=True)
+            edges.append({int(buckets[s]): (int(s), int(e)) for s, e in spans})
         for bucket in sorted(set().union(*edges)):
             here = [(n, *span[bucket]) for n, span in enumerate(edges) if bucket in span]
             longest = max(end - begin for _, begin, end in here)
@@ -81,14 +87,6 @@ class Trace:
             which = np.array([n for n, _, _ in here])
             owner, column = np.nonzero(np.isfinite(values).any(2))
             yield Batch(numbers[which], times, offsets, series[which][owner, column], owner, values[owner, column])
-
-
-def _edges(times_s: Doubles) -> dict[int, tuple[int, int]]:
-    """Returns for every bucket in which there are samples the first of them and the one after the last."""
-    buckets = np.floor(times_s / BUCKET_S).astype(np.int64)
-    starts = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
-    ends = np.append(starts[1:], len(buckets))
-    return {int(buckets[s]): (int(s), int(e)) for s, e in zip(starts, ends, strict=True)}
 
 
 def _seconds(text: str, place: str) -> float:

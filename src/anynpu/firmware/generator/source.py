@@ -169,7 +169,16 @@ class Writer:
         ]
         for role, numbers in (("INPUT", g.inputs), ("OUTPUT", g.outputs)):
             for place, tensor_number in enumerate(numbers):
-                lines += _macros(f"ANYNPU_{role}_{place}", g.tensors[tensor_number])
+                tensor, prefix = g.tensors[tensor_number], f"ANYNPU_{role}_{place}"
+                lines.append(f"/* {comment(tensor.name)}: {shape_text(tensor)} */")
+                if len(tensor.shape) == 4:
+                    sizes = zip(("HEIGHT", "WIDTH", "CHANNELS"), tensor.shape[1:], strict=True)
+                    lines += [f"#define {prefix}_{name} {size}" for name, size in sizes]
+                lines.append(f"#define {prefix}_ELEMENTS {int(np.prod(tensor.shape))}")
+                if tensor.scale:
+                    lines.append(f"#define {prefix}_SCALE {number(scale_of(tensor))}")
+                    lines.append(f"#define {prefix}_ZERO_POINT ({zero_of(tensor)})")
+                lines.append("")
         return _guarded("ANYNPU_MODEL_H", self._title("Model"), [*lines, *_API])
 
     def _model(self) -> str:
@@ -317,18 +326,6 @@ def _guarded(guard: str, title: str, lines: Sequence[str]) -> str:
     return "\n".join(
         [title, f"#ifndef {guard}", f"#define {guard}", "", *start, *lines, *stop, f"#endif /* {guard} */", ""]
     )
-
-
-def _macros(prefix: str, tensor: TfliteTensor) -> list[str]:
-    lines = [f"/* {comment(tensor.name)}: {shape_text(tensor)} */"]
-    if len(tensor.shape) == 4:
-        sizes = zip(("HEIGHT", "WIDTH", "CHANNELS"), tensor.shape[1:], strict=True)
-        lines += [f"#define {prefix}_{name} {size}" for name, size in sizes]
-    lines.append(f"#define {prefix}_ELEMENTS {int(np.prod(tensor.shape))}")
-    if tensor.scale:
-        zero = zero_of(tensor)
-        lines += [f"#define {prefix}_SCALE {number(scale_of(tensor))}", f"#define {prefix}_ZERO_POINT ({zero})"]
-    return [*lines, ""]
 
 
 def kernels_header(parts: Sequence[str]) -> str:

@@ -68,9 +68,15 @@ def find_server(address: Address, pid: int | None = None, root: Path = ROOT) -> 
             words = line.split()
             if len(words) > 9 and words[3] == LISTENING and _covers(words[1], address.port, wanted):
                 inodes.add(words[9])
-    holders = _holders(root, inodes)
+    links, holders = {f"socket:[{inode}]" for inode in inodes}, []
+    for folder in (root / "proc").iterdir() if links else ():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                if any(_link(entry) in links for entry in (folder / "fd").iterdir()):
+                    holders.append(int(folder.name))
     if not holders:
         return None, "its process was not found (another user's, or in a container); name it with --pid"
+    holders.sort()
     started = below(root, set(holders))
     owners = tuple(holder for holder in holders if holder not in started)
     return ServerProcess(owners, _program(root, owners[0]), root), ""
@@ -90,18 +96,6 @@ def _covers(place: str, port: int, wanted: Iterable[str]) -> bool:
     bound = ipaddress.ip_address(b"".join(words))
     mapped = getattr(bound, "ipv4_mapped", None)
     return int(bound) == 0 or str(mapped or bound) in wanted
-
-
-def _holders(root: Path, inodes: set[str]) -> list[int]:
-    """Returns the processes that have one of these sockets open."""
-    links = {f"socket:[{inode}]" for inode in inodes}
-    holders = []
-    for folder in (root / "proc").iterdir() if links else ():
-        if folder.name.isdecimal():
-            with suppress(OSError):
-                if any(_link(entry) in links for entry in (folder / "fd").iterdir()):
-                    holders.append(int(folder.name))
-    return sorted(holders)
 
 
 def _link(entry: Path) -> str:

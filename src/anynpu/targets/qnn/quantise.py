@@ -36,7 +36,12 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
     source = read(Artifact.open(Path(model)).main)
     as_given = options.quantize == "none" or is_quantised(source)
     source = qdq.prepare(source) if as_given else prepared(source)
-    macs = {node.name: node.macs for node in cost(_standard(source)).nodes}
+    # With Microsoft's pairs as ONNX's own: shapes are not known behind the others.
+    standard = onnx.ModelProto()
+    standard.CopyFrom(source)
+    for each in standard.graph.node:
+        each.domain = "" if each.op_type in QUANTISED else each.domain
+    macs = {node.name: node.macs for node in cost(standard).nodes}
     operators = tuple(
         OperatorPlacement(node.name, node.op_type, "npu", macs=macs[node.name])
         for node in source.graph.node
@@ -104,16 +109,6 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         quantizer.quantize_model()
         quantizer.model.topological_sort()
     return qdq.without_leftovers(quantizer.model.model)
-
-
-def _standard(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with Microsoft's pairs as ONNX's own: shapes are not known behind the others."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for node in copy.graph.node:
-        if node.op_type in QUANTISED:
-            node.domain = ""
-    return copy
 
 
 def _write_twin(model: onnx.ModelProto, out: str) -> bool:

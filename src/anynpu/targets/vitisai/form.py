@@ -85,7 +85,12 @@ def _integers(model: ModelProto, kind: Kind) -> Iterator[str]:
     """Yields what speaks against a model of quantised integers."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [n for n in model.graph.node if n.op_type in PAIR]
-    rows = _rows(model)
+    # What is looked up in a stored table, as embeddings are, keeps the form of its weights.
+    constants, rows = constant_names(model.graph), set[str]()
+    for node in model.graph.node:
+        looked_up = node.op_type == "Gather" and node.input[0] in constants
+        if looked_up or (node.op_type in (*PAIR, *MOVES) and node.input[0] in rows):
+            rows |= set(node.output)
     if not any(n.op_type == "QuantizeLinear" for n in nodes):
         yield "nothing in it is quantised"
     for node in nodes:
@@ -115,14 +120,3 @@ def _integers(model: ModelProto, kind: Kind) -> Iterator[str]:
             node.input[0] in rows and form[0] in kind.weights and form[1] == 0
         ):
             yield f"{place}: an activation is {shown}, not {kind.activations} with {kind.zero_point}"
-
-
-def _rows(model: ModelProto) -> set[str]:
-    """Returns the tensors that are rows of a stored table, as embeddings are: they keep the form of its weights."""
-    constants = constant_names(model.graph)
-    rows: set[str] = set()
-    for node in model.graph.node:
-        looked_up = node.op_type == "Gather" and node.input[0] in constants
-        if looked_up or (node.op_type in (*PAIR, *MOVES) and node.input[0] in rows):
-            rows |= set(node.output)
-    return rows
