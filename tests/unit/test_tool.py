@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import signal
 import sys
 import time
@@ -44,6 +45,10 @@ def answer(value: Any) -> Any:
 def widened(spec: TensorSpec, others: tuple[TensorSpec, ...]) -> TensorSpec:
     """Adds an axis for each of the others."""
     return dataclasses.replace(spec, shape=(*spec.shape, *(other.shape[0] for other in others)))
+
+
+def curious() -> Any:
+    return tool.ask("how much?")
 
 
 def count(total: int) -> None:
@@ -157,6 +162,27 @@ def test_a_question_finds_no_answer_instead_of_waiting(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed) as caught:
         run(tmp_path, "input('overwrite? ')", timeout_s=20)
     assert "EOFError" in caught.value.last_lines[-1]
+
+
+def test_a_disk_too_full_for_an_answer_is_an_error_of_the_parent_and_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail(f"the parent ends with status {status}"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def too_much(question: str) -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        return question * 1000
+
+    function = "test_tool:curious"
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            tool.call(function, {}, scratch=tmp_path, log=tmp_path / "log", timeout_s=60, answer=too_much)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / tool.ANSWER).exists()
+    assert tool.call(function, {}, scratch=tmp_path, log=tmp_path / "log", timeout_s=60, answer=len) == len("how much?")
 
 
 def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
