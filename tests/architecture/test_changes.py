@@ -12,7 +12,12 @@ ROWS = re.findall(r"^\| (.+?) \| (\d+): (.+?) \| (.+?) \|$", SECTION, re.MULTILI
 
 
 def test_the_table_has_every_change():
-    assert len(ROWS) >= 9
+    words = "chip, range, operator, simulator, metric, verb, pass, training, number type, generation"
+    assert [word for word in words.split(", ") if not any(word in row[0] for row in ROWS)] == []
+
+
+def test_a_change_touches_few_files():
+    assert max(int(row[1]) for row in ROWS) <= 6
 
 
 @pytest.mark.parametrize(("change", "count", "files", "what"), ROWS, ids=[row[0] for row in ROWS])

@@ -128,10 +128,11 @@ class TfLite:
         Ethos-U that lacks some; the remaining chips share one file."""
         from anynpu.lowering.functions import ALWAYS, ON_MICRO
 
-        if options.weight_bits == 4 and (platform.target != self.name or platform.device == "tflm"):
+        bits: int = options.weight_bits
+        if bits < 8 and (platform.target != self.name or platform.device == "tflm"):
             # Vela dies of them by SIGFPE, and TFLite-Micro refuses the file.
             raise Unsupported(
-                f"weight_bits=4: nothing on the way to {platform.name} takes 4-bit weights but LiteRT itself",
+                f"weight_bits={bits}: nothing on the way to {platform.name} takes {bits}-bit weights but LiteRT itself",
                 hint="leave weight_bits out for this chip; tflite and cpu take it",
             )
         if options.tables is None:
