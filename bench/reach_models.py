@@ -398,15 +398,10 @@ def sample(name: str, shape: tuple[int, ...], dtype: np.dtype, reads_text: bool)
     return np.random.default_rng(3).integers(1, 8, (SAMPLES, *shape[1:])).astype(dtype)
 
 
-def main() -> int:
-    name, out = sys.argv[1], Path(sys.argv[2])
-    out.mkdir(parents=True, exist_ok=True)
+def outcome(write: Callable[[], None]) -> int:
+    """Returns the exit status of writing a model, and prints why there is none."""
     try:
-        if name.startswith("file:"):
-            copy(name.removeprefix("file:"), out)
-        else:
-            importlib.import_module("torch")
-            export(name, out)
+        write()
     except ModuleNotFoundError as error:
         print(f"package {error.name or error} is not installed")
         return MISSING
@@ -414,6 +409,14 @@ def main() -> int:
         print(f"not exported: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200])
         return 1
     return 0
+
+
+def main() -> int:
+    name, out = sys.argv[1], Path(sys.argv[2])
+    out.mkdir(parents=True, exist_ok=True)
+    if name.startswith("file:"):
+        return outcome(lambda: copy(name.removeprefix("file:"), out))
+    return outcome(lambda: export(name, out))
 
 
 if __name__ == "__main__":

@@ -184,19 +184,9 @@ def main() -> int:
     arguments = parser.parse_args()
     entry = listed()[arguments.model]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    try:
-        if "member" in entry:
-            copy(entry, arguments.archives, arguments.out)
-        else:
-            importlib.import_module("torch")
-            export(arguments.model, entry, arguments.out)
-    except ModuleNotFoundError as error:
-        print(f"package {error.name or error} is not there")
-        return models.MISSING
-    except Exception as error:
-        print(f"not exported: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200])
-        return 1
-    return 0
+    if "member" in entry:
+        return models.outcome(lambda: copy(entry, arguments.archives, arguments.out))
+    return models.outcome(lambda: export(arguments.model, entry, arguments.out))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,14 @@ def usual_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anynpu"
 
 
+def cards_in(package: str) -> tuple[str, ...]:
+    """Returns the names of the TOML files that ship in a package."""
+    from importlib import resources
+
+    files = [each.name for each in resources.files(package).iterdir()]
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns the errors of a full, read-only or forbidden disk into one sentence about `path`."""

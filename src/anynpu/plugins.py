@@ -13,15 +13,30 @@ from __future__ import annotations
 import functools
 import importlib.util
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anynpu.errors import ConfigError, ToolFailed
 from anynpu.platform import Platform, read_platform
 from anynpu.schema import did_you_mean, letters, near
+
+F = TypeVar("F")
+
+
+def registering(table: dict[str, F]) -> Callable[..., Callable[[F], F]]:
+    """Returns a decorator that puts a function into a table, under each of the names it is given."""
+
+    def named(*names: str) -> Callable[[F], F]:
+        def register(function: F) -> F:
+            table.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+    return named
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -85,6 +86,16 @@ def rest() -> Any:
 
 
 MOST_NEAR = 4
+
+
+def literal(value: Any) -> Any:
+    """Returns a number, a truth value or text as a user wrote it."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import click
 from anynpu import schema
 from anynpu.errors import ConfigError, ToolMissing
 from anynpu.files import cache_chosen, default_cache_dir
+from anynpu.schema import literal
 from anynpu.tasks.images import Preprocess
 
 
@@ -64,18 +65,6 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
             raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
         values[name.strip()] = value.strip()
     return values
-
-
-def literal(value: Any) -> Any:
-    """Returns a number, a truth value or text as the user wrote it."""
-    if not isinstance(value, str):
-        return value
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from anynpu.cli.flags import literal, read_preprocess, shape_of
+from anynpu.cli.flags import read_preprocess, shape_of
 from anynpu.cli.verb import flag, table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.request import Request
-from anynpu.schema import Json
+from anynpu.schema import Json, literal
 from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
 

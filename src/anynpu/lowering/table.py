@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from anynpu.plugins import registering
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -21,15 +22,8 @@ class Refused(Exception):
     """This node has no TFLite operators that compute the same; the message says why."""
 
 
-def operator(*names: str) -> Callable[[Rule], Rule]:
-    """Registers the function below as the rule of the named ONNX operators."""
-
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            RULES[name] = rule
-        return rule
-
-    return register
+operator = registering(RULES)
+"""Registers the function below as the rule of the named ONNX operators."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,16 +48,18 @@ def read_number(path: Path) -> float | None:
 
 def frequency_mhz(root: Path = ROOT) -> float | None:
     """Returns the highest current frequency of the cores."""
-    cores = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-    frequencies = [khz for path in cores if (khz := read_number(path)) is not None]
-    return max(frequencies) / 1000 if frequencies else None
+    return _highest((root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
 
 
 def temperature_c(root: Path = ROOT) -> float | None:
     """Returns the highest temperature that a thermal zone shows."""
-    zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
-    temperatures = [milli for path in zones if (milli := read_number(path)) is not None]
-    return max(temperatures) / 1000 if temperatures else None
+    return _highest((root / "sys/class/thermal").glob("thermal_zone*/temp"))
+
+
+def _highest(paths: Iterable[Path]) -> float | None:
+    """Returns the largest number of files that count in thousandths."""
+    numbers = [number for path in paths if (number := read_number(path)) is not None]
+    return max(numbers) / 1000 if numbers else None
 
 
 def describe(root: Path = ROOT) -> Machine:

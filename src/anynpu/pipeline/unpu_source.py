@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anynpu.errors import ConfigError
-from anynpu.schema import JsonObject
+from anynpu.schema import JsonObject, literal
 from anynpu.source.load import ModelSource
 
 LAYOUTS = ("NCHW", "NHWC", "NCW", "NWC")
@@ -145,17 +144,6 @@ def arguments(text: str) -> JsonObject:
             )
         if name.strip() in values:
             raise ConfigError(f"--model_module_args {part}: {name.strip()} is given twice")
-        values[name.strip()] = _literal(value.strip())
+        plain = literal(value.strip())
+        values[name.strip()] = plain.strip("'\"") if isinstance(plain, str) else plain
     return values
-
-
-def _literal(text: str) -> Any:
-    """Returns a number, a truth value or the text itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("'\"")

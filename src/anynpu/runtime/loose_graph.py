@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anynpu.plugins import registering
 from anynpu.runtime.loose_walk import Atom, Axis, NotLoose, Rule, Shape, Walk, make_node
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ RULES: dict[str, Rule] = {}
 """What every operator does to the axes; one that is not here keeps a model as it was built."""
 
 
-def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Registers what operators of these kinds do to the axes."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
+rule = registering(RULES)
 
 
 def loosen(model: ModelProto, inputs: Sequence[str], axes: Sequence[str]) -> ModelProto:

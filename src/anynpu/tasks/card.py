@@ -16,6 +16,7 @@ from typing import Literal, get_args
 from anynpu import schema
 from anynpu.artifact import Artifact, hash_file
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.files import cards_in
 from anynpu.schema import JsonObject
 from anynpu.tasks.images import Preprocess
 from anynpu.tasks.space import Space
@@ -80,9 +81,7 @@ class Chosen:
 
 def names() -> tuple[str, ...]:
     """Returns the names of the cards that ship with anynpu."""
-    return tuple(
-        sorted(p.name.removesuffix(".toml") for p in resources.files(PACKAGE).iterdir() if p.name[-5:] == ".toml")
-    )
+    return cards_in(PACKAGE)
 
 
 def choose(task: str, tokenizer: str = "") -> Chosen:

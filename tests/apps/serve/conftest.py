@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from desks import desk_of, site
+from noe_library import built, library  # noqa: F401  # fixtures
 from plain_fleet import PlainModel
 from running import Client
 

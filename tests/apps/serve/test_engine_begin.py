@@ -35,16 +35,6 @@ STORED = Options(stored=True)
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (package gcc)")
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return noe.build_fake(tmp_path_factory.mktemp("fake"))
-
-
-@pytest.fixture
-def library(built, tmp_path):
-    return Path(shutil.copy(built, tmp_path / "libnoe.so"))
-
-
 @pytest.fixture
 def steps(monkeypatch):
     """What the engine of the fake device did, and in which thread."""

@@ -24,16 +24,6 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 STORED = Options(stored=True)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return noe.build_fake(tmp_path_factory.mktemp("fake"))
-
-
-@pytest.fixture
-def library(built, tmp_path):
-    return Path(shutil.copy(built, tmp_path / "libnoe.so"))
-
-
 def asked(number: int) -> Request:
     return Request(({"x": stored(number)},), STORED)
 

@@ -11,20 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anynpu.firmware.generator.layer import Layer
+from anynpu.plugins import registering
 
 Params = Mapping[str, Any]
 Cost = Callable[[Params], float]
 COSTS: dict[str, Cost] = {}
 
 
-def kernel(*names: str) -> Callable[[Cost], Cost]:
-    """Registers what kernels of these names take."""
-
-    def register(function: Cost) -> Cost:
-        COSTS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+kernel = registering(COSTS)
+"""Registers what kernels of some names take."""
 
 
 def expected(layer: Layer) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from anynpu import schema
 from anynpu.artifact import Manifest
 from anynpu.errors import ConfigError
+from anynpu.files import cards_in
 from anynpu.tasks import card as cards
 from anynpu.tasks.yolo import Head
 
@@ -59,9 +60,7 @@ class HubModel:
 
 def names() -> tuple[str, ...]:
     """Returns the names of the models that have a card."""
-    return tuple(
-        sorted(p.name.removesuffix(".toml") for p in resources.files(PACKAGE).iterdir() if p.name[-5:] == ".toml")
-    )
+    return cards_in(PACKAGE)
 
 
 def model(name: str) -> HubModel:

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto
 
 from anynpu.errors import Finding
 from anynpu.graph.fold import constant_value
+from anynpu.plugins import registering
 from anynpu.runtime.ai8x import Pool
 from anynpu.targets.ai8x.blocks import Block, Blocks, interleaved
 from anynpu.targets.ai8x.walk import Misfit, Value, Walk, chw
@@ -20,14 +21,8 @@ Handler = Callable[[Walk, NodeProto], None]
 HANDLERS: dict[str, Handler] = {}
 
 
-def handles(*kinds: str) -> Callable[[Handler], Handler]:
-    """Registers what places operators of these kinds."""
-
-    def register(function: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
+handles = registering(HANDLERS)
+"""Registers what places operators of some kinds."""
 
 
 def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
