@@ -38,21 +38,7 @@ def routes(desk: Desk, in_flight: Callable[[], int] = lambda: 0) -> list[Route]:
         return answer
 
     async def info(request: HttpRequest) -> HttpAnswer:
-        # TEI's fields of the first text model, and everything known of every model
-        models = {name: desk.open(model).info() for name, model in desk.fleet.models.items()}
-        record: dict[str, object] = {"version": __version__, "server": "anynpu", "started": desk.started}
-        text = next((info for info in models.values() if info.kind == "embed-text"), None)
-        if text is not None:
-            record |= {
-                "model_id": text.name,
-                "model_sha": text.version,
-                "model_dtype": text.inputs[0].dtype if text.inputs else "",
-                "model_type": {"embedding": {"pooling": "model"}},
-                "max_input_length": text.length,
-                "max_client_batch_size": text.limits.items,
-            }
-        record["models"] = {name: described(info) for name, info in models.items()}
-        return json_answer(record)
+        return json_answer(_info(desk))
 
     async def metrics(request: HttpRequest) -> HttpAnswer:
         text = desk.metrics.text(desk.fleet, in_flight(), not not_serving(desk))
@@ -87,6 +73,24 @@ def not_serving(desk: Desk) -> str:
         return "the models are still being loaded"
     states = {name: model.health() for name, model in desk.fleet.models.items()}
     return "; ".join(f"{name} is {h.state}: {h.reason}" for name, h in states.items() if not h.serving)
+
+
+def _info(desk: Desk) -> dict[str, object]:
+    """Returns TEI's fields of the first text model, and everything known of every model."""
+    models = {name: desk.open(model).info() for name, model in desk.fleet.models.items()}
+    record: dict[str, object] = {"version": __version__, "server": "anynpu", "started": desk.started}
+    text = next((info for info in models.values() if info.kind == "embed-text"), None)
+    if text is not None:
+        record |= {
+            "model_id": text.name,
+            "model_sha": text.version,
+            "model_dtype": text.inputs[0].dtype if text.inputs else "",
+            "model_type": {"embedding": {"pooling": "model"}},
+            "max_input_length": text.length,
+            "max_client_batch_size": text.limits.items,
+        }
+    record["models"] = {name: described(info) for name, info in models.items()}
+    return record
 
 
 def described(info: Info) -> dict[str, object]:
