@@ -77,7 +77,13 @@ class _Reader:
                     if len(after) == len(order) > 0:
                         self._learn(source, "".join(after[order.index(axis)] for axis in range(len(order))))
                 elif node.op_type in _KEEPS_AXES or node.op_type in _RESIZE:
-                    self._through(node)
+                    cut = node.op_type in _RESIZE | {"Pad", "Slice", "Tile", "Split"}
+                    names = [name for name in (*node.input[: 1 if cut else None], *node.output) if name]
+                    rank = len(self._dims.get(node.output[0], ()))
+                    for axes in {self._known[name] for name in names if name in self._known}:
+                        if axes != _CONFLICT and len(axes) == rank:
+                            for name in names:
+                                self._learn(name, axes)
         return {name: axes for name, axes in self._known.items() if axes != _CONFLICT}
 
     def _learn(self, name: str, axes: str) -> None:
@@ -96,12 +102,3 @@ class _Reader:
         before, after = self._dims.get(node.input[0], ()), self._dims.get(node.output[0], ())
         changed = [place for place, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]]
         return len(before) == len(after) == 4 and changed == [2, 3]
-
-    def _through(self, node: NodeProto) -> None:
-        data = list(node.input[:1]) if node.op_type in _RESIZE | {"Pad", "Slice", "Tile", "Split"} else list(node.input)
-        names = [name for name in (*data, *node.output) if name]
-        rank = len(self._dims.get(node.output[0], ()))
-        for axes in {self._known[name] for name in names if name in self._known}:
-            if axes != _CONFLICT and len(axes) == rank:
-                for name in names:
-                    self._learn(name, axes)

@@ -65,7 +65,12 @@ class _Applied:
         wanted = self.reads.get((operator.outputs[0], name)) if not is_float else None
         tensor = self.source.tensors[name]
         if tensor.data is not None:
-            return self._constant(tensor, wanted)
+            key = tensor.name, wanted
+            if key not in self.converted:
+                stored = tensor.name if tensor.name not in self.tensors else f"{tensor.name}/{len(self.converted)}"
+                self.tensors[stored] = _in_form(replace(tensor, name=stored), wanted)
+                self.converted[key] = stored
+            return self.converted[key]
         if self.held[name] == wanted:
             return name
         key = name, wanted
@@ -74,14 +79,6 @@ class _Applied:
             self.tensors[new] = _in_form(replace(tensor, name=new), wanted)
             self.operators.append(Operator(_conversion(self.held[name], wanted), (name,), (new,)))
             self.converted[key] = new
-        return self.converted[key]
-
-    def _constant(self, tensor: Tensor, form: Form | None) -> str:
-        key = tensor.name, form
-        if key not in self.converted:
-            name = tensor.name if tensor.name not in self.tensors else f"{tensor.name}/{len(self.converted)}"
-            self.tensors[name] = _in_form(replace(tensor, name=name), form)
-            self.converted[key] = name
         return self.converted[key]
 
 

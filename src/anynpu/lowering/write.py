@@ -11,7 +11,7 @@ import numpy as np
 
 from anynpu.errors import ToolMissing
 from anynpu.lowering.graph import Graph, Operator, Tensor
-from anynpu.lowering.options import EMPTY_TABLES, Options
+from anynpu.lowering.options import EMPTY_TABLES
 from anynpu.runtime.tflite_file import pack_model
 from anynpu.tensors import Array
 
@@ -137,7 +137,16 @@ def _operator(operator: Operator, graph: Graph, numbers: Mapping[str, int], code
     table = table_name(operator)
     if table:
         result.builtinOptionsType = getattr(s.BuiltinOptions, table)
-        result.builtinOptions = _settings(table, operator.options)
+        settings = result.builtinOptions = getattr(s, f"{table}T")()
+        for item in dataclasses.fields(operator.options) if operator.options is not None else ():
+            value = getattr(operator.options, item.name)
+            if item.name in _ENUMS:
+                value = getattr(getattr(s, _ENUMS[item.name]), value)
+            elif item.name in ("output_type", "in_data_type", "out_data_type"):
+                value = type_code(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            setattr(settings, camel(item.name), value)
     return result
 
 
@@ -147,20 +156,6 @@ def table_name(operator: Operator) -> str:
         return f"{type(operator.options).__name__}Options"
     empty = EMPTY_TABLES.get(operator.kind)
     return f"{empty}Options" if empty else ""
-
-
-def _settings(table: str, options: Options | None) -> Any:
-    result = getattr(schema(), f"{table}T")()
-    for item in dataclasses.fields(options) if options is not None else ():
-        value = getattr(options, item.name)
-        if item.name in _ENUMS:
-            value = getattr(getattr(schema(), _ENUMS[item.name]), value)
-        elif item.name in ("output_type", "in_data_type", "out_data_type"):
-            value = type_code(value)
-        elif isinstance(value, tuple):
-            value = list(value)
-        setattr(result, camel(item.name), value)
-    return result
 
 
 def version_of(operator: Operator, graph: Graph) -> int:

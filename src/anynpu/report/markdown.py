@@ -111,7 +111,18 @@ def _chip(chip: ChipForm) -> list[str]:
         parts += fenced(error.last_lines) if error.last_lines else []
     if chip.verdict:
         parts.append(f"**{plain(chip.verdict)}**\n")
-    parts += _proof(chip)
+    if proof := chip.verification:
+        samples = "held-out samples" if proof.held_out else "of the calibration samples"
+        stands = " (the model before the last compiler)" if proof.stands_for else ""
+        by = plain(f"{proof.executed}{versions_text(proof.versions)}")
+        against = plain(f", compared with {proof.reference}") if proof.reference != FLOAT_MODEL else ""
+        parts.append(f"Executed by {by}{stands} on {proof.samples} {samples}{against}:")
+        parts.append(table(fidelity_rows(proof.outputs)))
+        parts += [f"- {plain(line)}" for line in (*proof.notes, *calibration_lines(chip))]
+        parts += [f"- **warning: {plain(text)}**" for text in proof.warnings]
+        parts += [f"- {plain(sentence)}" for each in proof.outputs.values() for sentence in each.lost]
+    else:
+        parts.append(f"Not executed: {plain(chip.not_verified or 'the build did not get that far')}.\n")
     if receipt := chip.receipt:
         where = f"{receipt.on_npu} of {receipt.operators} operators on the {plain(receipt.npu)}"
         parts.append(f"Placement receipt: {where}, {percent(receipt.mac_share)} of the MACs{receipt.said_by}.\n")
@@ -122,19 +133,3 @@ def _chip(chip: ChipForm) -> list[str]:
     parts += ["", *map(plain, sentences), table(rows)] if rows else []  # a paragraph of its own, even after a list
     notes = [note for artifact in chip.chain for note in artifact.notes]
     return parts + [f"- {plain(note)}" for note in dict.fromkeys(notes)]
-
-
-def _proof(chip: ChipForm) -> list[str]:
-    proof = chip.verification
-    if not proof:
-        return [f"Not executed: {plain(chip.not_verified or 'the build did not get that far')}.\n"]
-    where = "held-out samples" if proof.held_out else "of the calibration samples"
-    stands = " (the model before the last compiler)" if proof.stands_for else ""
-    notes = [f"- {plain(note)}" for note in proof.notes]
-    notes += [f"- {plain(line)}" for line in calibration_lines(chip)]
-    notes += [f"- **warning: {plain(text)}**" for text in proof.warnings]
-    notes += [f"- {plain(sentence)}" for each in proof.outputs.values() for sentence in each.lost]
-    by = plain(f"{proof.executed}{versions_text(proof.versions)}")
-    against = plain(f", compared with {proof.reference}") if proof.reference != FLOAT_MODEL else ""
-    rows = fidelity_rows(proof.outputs)
-    return [f"Executed by {by}{stands} on {proof.samples} {where}{against}:", table(rows), *notes]

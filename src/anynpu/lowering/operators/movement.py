@@ -130,9 +130,17 @@ def slice_(at: Lowering, node: Node) -> None:
     """SLICE, or STRIDED_SLICE where it steps over elements or walks backwards."""
     name = node.input(0)
     shape, axes = at.shape(name), at.axes(name)
-    starts, ends, over, steps = _slice_arguments(at, node)
+    if "starts" in node.attributes:
+        starts, ends = node.integers("starts", []), node.integers("ends", [])
+        over, steps = node.integers("axes", list(range(len(starts)))), [1] * len(starts)
+    else:
+        starts, ends, over, steps = (
+            [int(v) for v in required(at.constant(each), "where it cuts").reshape(-1)] if each else []
+            for each in (node.input(place) for place in range(1, 5))
+        )
+        over, steps = over or list(range(len(starts))), steps or [1] * len(starts)
     ranges = [range(size) for size in shape]
-    for start, end, axis, step in zip(starts, ends, over, steps, strict=True):
+    for start, end, axis, step in zip(starts, ends, (axis % len(shape) for axis in over), steps, strict=True):
         ranges[axis] = range(shape[axis])[slice(start, end if end > -(2**31) else None, step)]
     ordered = [ranges[axis] for axis in axes]
     tensor, size = at.stored(name, axes), [len(each) for each in ordered]
@@ -148,22 +156,6 @@ def slice_(at: Lowering, node: Node) -> None:
     ):
         inputs.append(at.store(int32(values), stem))
     at.give(node.output, at.emit("STRIDED_SLICE", inputs, size, StridedSlice(end_mask=mask), node.output), axes)
-
-
-def _slice_arguments(at: Lowering, node: Node) -> tuple[list[int], list[int], list[int], list[int]]:
-    rank = at.rank(node.input(0))
-    if "starts" in node.attributes:
-        starts, ends = node.integers("starts", []), node.integers("ends", [])
-        over, steps = node.integers("axes", list(range(len(starts)))), [1] * len(starts)
-    else:
-        given = [
-            [int(v) for v in required(at.constant(name), "where it cuts").reshape(-1)] if name else []
-            for name in (node.input(place) for place in range(1, 5))
-        ]
-        starts, ends = given[0], given[1]
-        over = given[2] or list(range(len(starts)))
-        steps = given[3] or [1] * len(starts)
-    return starts, ends, [axis % rank for axis in over], steps
 
 
 @operator("Pad")

@@ -56,9 +56,21 @@ def _cuts(graph: GraphForm) -> list[int]:
 
     A cut costs what crosses it, more inside a block that has a name, and less where the picture changes its size.
     """
-    count = len(graph.nodes)
+    nodes, count = graph.nodes, len(graph.nodes)
     usual = max(USUAL, count / MOST_STAGES)
-    price = [crossing + 0.7 * depth + size for crossing, depth, size in _prices(graph)]
+    changes = [0] * (count + 1)
+    maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
+    last = {name: i for i, node in enumerate(nodes) for name in node.inputs if name in maker}
+    for name, user in last.items():
+        if user > maker[name]:
+            changes[maker[name] + 1] += 1
+            changes[user + 1] -= 1
+    # Of every place before a layer: tensors that cross it, names that both sides share, and 1 for one size.
+    crossing, price = list(itertools.accumulate(changes)), [0.0]
+    for i, (a, b) in enumerate(itertools.pairwise(nodes), start=1):
+        pairs = zip(_parts(a.name), _parts(b.name), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        price.append(crossing[i] + 0.7 * shared + float(_size(graph, a) == _size(graph, b)))
     cheapest, before = [0.0] + [float("inf")] * count, [0] * (count + 1)
     for stop in range(1, count + 1):
         for first in range(max(0, stop - int(2 * usual)), stop):
@@ -70,25 +82,6 @@ def _cuts(graph: GraphForm) -> list[int]:
     while stop := before[stop]:
         cuts.append(stop)
     return cuts[::-1]
-
-
-def _prices(graph: GraphForm) -> list[tuple[int, int, float]]:
-    """Returns of every place before a layer: tensors that cross it, names that both sides share, and 1 for one size."""
-    nodes = graph.nodes
-    changes = [0] * (len(nodes) + 1)
-    maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
-    last = {name: i for i, node in enumerate(nodes) for name in node.inputs if name in maker}
-    for name, user in last.items():
-        if user > maker[name]:
-            changes[maker[name] + 1] += 1
-            changes[user + 1] -= 1
-    crossing = list(itertools.accumulate(changes))
-    prices = [(0, 0, 0.0)]
-    for i, (a, b) in enumerate(itertools.pairwise(nodes), start=1):
-        pairs = zip(_parts(a.name), _parts(b.name), strict=False)
-        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        prices.append((crossing[i], shared, float(_size(graph, a) == _size(graph, b))))
-    return prices
 
 
 def _parts(name: str) -> list[str]:

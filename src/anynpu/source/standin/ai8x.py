@@ -112,7 +112,12 @@ class QuantizationAwareModule(nn.Module):
             parts += [self.op.bias.detach().flatten()] if self.op.bias is not None else []
             limit = torch.quantile(torch.cat(parts).abs(), float(self.shift_quantile))
             shift = float(-(1.0 / limit).log2().floor().clamp(-15.0, 15.0))
-        x = self._operate(x, *self._parameters_as_trained(shift))
+        weight, bias = self.op.weight, self.op.bias
+        if bool(self.weight_bits):
+            scale = 2.0**-shift if bool(self.adjust_output_shift) else 1.0
+            weight = _rounded(scale * weight, int(self.weight_bits))
+            bias = None if bias is None else _rounded(scale * bias, int(self.bias_bits))
+        x = self._operate(x, weight, bias)
         if self.newer:
             shift = max(-15.0, min(15.0, shift - float(self.activation_threshold)))
         if self.bn is not None:
@@ -130,14 +135,6 @@ class QuantizationAwareModule(nn.Module):
             return x.clamp(0.0, HIGHEST) if clamps else x.relu()
         x = x.abs() if self.activation == "Abs" else x
         return x.clamp(-1.0, HIGHEST) if clamps else x
-
-    def _parameters_as_trained(self, shift: float) -> tuple[Tensor, Tensor | None]:
-        weight, bias = self.op.weight, self.op.bias
-        if not bool(self.weight_bits):
-            return weight, bias
-        scale = 2.0**-shift if bool(self.adjust_output_shift) else 1.0
-        rounded = None if bias is None else _rounded(scale * bias, int(self.bias_bits))
-        return _rounded(scale * weight, int(self.weight_bits)), rounded
 
     def _operate(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         op: Any = self.op
