@@ -12,8 +12,11 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, fir
 from anynpu.foreign import ONNX
 from anynpu.graph.branches import has_branches
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
+from anynpu.graph.opset import opset_of
 
 _ROUNDS = 64
+_NEGATIVE_AXES = 11
+"""The first opset that counts axes from the end."""
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
@@ -166,8 +169,21 @@ def _propagate(model: ModelProto) -> ModelProto:
         known = all(name in static for node in model.graph.node for name in node.output if name)
         if known and not has_branches(model):
             break
+        counted = opset_of(model) < _NEGATIVE_AXES and _count_axes(model, static)
         folded = fold_constants(model)
-        if same_nodes(folded, model):
+        if same_nodes(folded, model) and not counted:
             break
         model = folded
     return model
+
+
+def _count_axes(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Writes axes counted from the end as those from the start: in old opsets ONNX infers nothing behind them, though
+    exporters write them and ONNX Runtime takes them. Tells whether there were any."""
+    changed = False
+    for node in model.graph.node:
+        rank = len(shapes.get(node.input[0], ())) if node.input else 0
+        for item in node.attribute:
+            if item.name == "axis" and item.i < 0 and rank:
+                item.i, changed = item.i + rank, True
+    return changed

@@ -20,6 +20,7 @@ from anynpu.foreign import quantising
 from anynpu.graph import passes
 from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied
+from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
@@ -44,6 +45,8 @@ from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
 _OPSET = 13
+_PLAIN_OPSET = 20
+_BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
 
 def write_qdq(
@@ -122,11 +125,34 @@ def _emitted(
     )
     pairs = _quantized(copied(model), ranges, plan, whole.nodes | floating.nodes, fixed)
     quantised, effects = passes.run(fusing, pairs)
+    _use_plain_opset(quantised)
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
         raise ToolFailed(f"onnxruntime's quantiser wrote a model that is not valid: {error}") from error
     return quantised, effects
+
+
+def _use_plain_opset(model: onnx.ModelProto) -> None:
+    """States the last opset whose QuantizeLinear has its type from the zero point alone, where the operators are the
+    same there.
+
+    From the next one on, ONNX Runtime 1.31 moves it through Unsqueeze and others with a type that it then contradicts,
+    and refuses the model.
+    """
+    entry = next((each for each in model.opset_import if each.domain in STANDARD), None)
+    if entry is None or entry.version <= _PLAIN_OPSET:
+        return
+    narrow = {tensor.name for tensor in model.graph.initializer if tensor.data_type not in _BYTES}
+    for node in (node for node in model.graph.node if node.domain in STANDARD):
+        try:
+            known = onnx.defs.get_schema(node.op_type, _PLAIN_OPSET).attributes
+        except onnx.defs.SchemaError:
+            return
+        newer = any(item.name not in known for item in node.attribute) or node.op_type == "GroupNormalization"
+        if newer or (node.op_type == "QuantizeLinear" and len(node.input) > 2 and node.input[2] in narrow):
+            return
+    entry.version = _PLAIN_OPSET
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:

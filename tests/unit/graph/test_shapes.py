@@ -200,3 +200,15 @@ def test_vectors_that_broadcast_against_each_other_have_a_shape():
     graph = helper.make_graph(nodes, "net", values[:1], values[1:], constants)
     static = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
     assert shapes.tensor_shapes(static)["y"] == (3, 2)
+
+
+def test_axes_from_the_end_of_an_old_opset():
+    """Exporters write them before opset 11, and ONNX Runtime takes them."""
+    nodes = [helper.make_node("Concat", ["a", "b"], ["c"], axis=-1), helper.make_node("Softmax", ["c"], ["y"], axis=-1)]
+    inputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, size]) for name, size in (("a", 3), ("b", 5))
+    ]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8))
+    assert shapes.shape_of(model.graph.output[0]) == (1, 4, 8)

@@ -253,3 +253,14 @@ def test_weights_of_a_convolution_along_one_axis_are_fitted_too():
         sqnr(model, write_qdq(model, samples, plan), [samples.sample(i) for i in range(32)]) for plan in plans
     )
     assert fitted > nearest + 1
+
+
+@pytest.mark.parametrize(
+    ("activations", "extra", "stated"), [("int8", (), 20), ("int16", (), 25), ("int8", "Swish", 25)]
+)
+def test_the_opset_is_one_in_which_the_zero_point_alone_says_the_type(activations, extra, stated):
+    """From 21 on, ONNX Runtime refuses some models whose quantisation it moves itself."""
+    nodes = [helper.make_node(extra, ["f"], ["f2"])] if extra else ()
+    samples = data()
+    quantised = write_qdq(network(25, nodes), samples, QuantPlan(activations))
+    assert [entry.version for entry in quantised.opset_import if not entry.domain] == [stated]
