@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sick import Net, samples
 
 import anynpu
-from anynpu.errors import AccuracyError
+from anynpu.errors import AccuracyError, Unsupported
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.ladder import LADDER, Fewest
 from anynpu.pipeline.planner import Link
@@ -147,9 +148,9 @@ def test_a_wish_of_the_user_is_not_repaired_away(cli, joined, flags, words):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, Bounds(180.0, {}, asked=False)),
+        ({}, Bounds(300.0, {}, asked=False)),
         ({"repair": True, "gate": Gate(30.0), "options": {"method": "mse"}}, Bounds()),
-        ({"options": {"tflite.method": "mse"}}, Bounds(180.0, {"method": "method"}, asked=False)),
+        ({"options": {"tflite.method": "mse"}}, Bounds(300.0, {"method": "method"}, asked=False)),
         ({"repair": False}, None),
         ({"qat": True}, None),
         ({"gate": Gate(30.0)}, None),
@@ -201,6 +202,30 @@ def test_floating_point_goes_to_what_a_logarithm_reads_nearest_first():
         )  # fmt: skip
         assert [each.tensor for each in repair.order(diagnosis)] == expected
     assert repair.rung(tensors[1:2], held=("stft",)).settings == {"float_tensors": ("stft", "power")}
+
+
+def test_fewer_tensors_are_tried_where_a_chip_refuses_many():
+    """More than two tensors of 16 bits are refused, and the chip does not say which; two are enough for the gate."""
+    tried = []
+
+    def make(links):
+        count = len(links[0].options.wide_tensors)
+        tried.append(count)
+        attempt = Bench().make(links)
+        error = attempt.error if count < 2 else Unsupported("no room", []) if count > 2 else None
+        return replace(attempt, error=error)
+
+    losses = [
+        TensorLoss(
+            tensor=f"t{at}", operator="Conv", sqnr_db=9, made_db=at, inherited_db=9, low=0, high=1, stored="int8"
+        )
+        for at in range(16)
+    ]
+    diagnosis = Diagnosis(worst_output="y", sqnr_db=9, samples=4, healthy=False, tensors=tuple(losses))
+    first = Bench().make((Link(Cpu(), QuantPlan()),))
+    best, repairs = repaired(first, make, lambda best: diagnosis, Bounds(asked=False), clock=lambda: 0.0)
+    assert best.links[0].options.wide_tensors == ("t0", "t1") and repairs[-1].holds
+    assert tried[-4:] == [8, 4, 2, 1]
 
 
 def test_what_held_on_one_chip_is_tried_first_on_the_next():

@@ -19,7 +19,7 @@ from anynpu.records.repair import Repair
 
 TIME_LIMIT_S = 480.0
 """No repair is begun that would end after this, if it took as long as the build that it starts from."""
-UNASKED_LIMIT_S = 180.0
+UNASKED_LIMIT_S = 300.0
 """The same where nobody asked for repairs."""
 LEAST_GAIN_DB = 0.1
 """A repair that gains less, and with which the gate does not hold, is dropped."""
@@ -60,6 +60,14 @@ class Attempt:
         if self.error is not None and not isinstance(self.error, AccuracyError):
             return self.error.message
         return self.verdict or ("" if self.sqnr_db is not None else "it was not executed")
+
+    @property
+    def blamed(self) -> set[str]:
+        """The tensors that it is refused for, as far as they are named."""
+        if isinstance(self.error, Unsupported):
+            return {each.where for each in self.error.findings}
+        placement = self.artifacts[-1].manifest.placement if self.verdict else None
+        return {each.name for each in placement.elsewhere()} if placement is not None else set()
 
     @property
     def file_bytes(self) -> int:
@@ -264,12 +272,15 @@ class _Repairs:
         return self._judge(attempt, repair)
 
     def _largest(self, rung: Fewest, order: list[TensorLoss]) -> tuple[Attempt, list[TensorLoss]]:
-        """Returns the attempt with all of these tensors, without those that the chip has no kernel for."""
+        """Returns the attempt with all of these tensors, without those that the chip has no kernel for; where nothing
+        says which these are, with the first half of them, and so on."""
         while True:
             attempt = self._with(rung, order)
-            refused = {each.where for each in attempt.error.findings} if isinstance(attempt.error, Unsupported) else ()
-            possible = [loss for loss in order if not {*rung.names(loss)} & {*refused}]
-            if not possible or len(possible) == len(order):
+            blamed = attempt.blamed
+            possible = [loss for loss in order if not blamed & {*rung.names(loss)}]
+            if attempt.refusal and len(possible) == len(order):
+                possible = order[: len(order) // 2]
+            if not possible or len(possible) == len(order) or self.late():
                 return attempt, order
             order = possible
 
