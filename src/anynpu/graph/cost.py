@@ -153,19 +153,17 @@ def _recurrent(node: NodeProto, shapes: Shapes) -> int:
 
 
 def _einsum(node: NodeProto, shapes: Shapes) -> int:
-    """Two operands multiply once for every combination of their labels."""
+    """Each operand beyond the first multiplies once for every combination of the labels; axes that dots stand for are
+    labels counted from the end."""
     equation = next(a.s.decode() for a in node.attribute if a.name == "equation").replace(" ", "")
-    terms = equation.split("->")[0].split(",")
-    if len(terms) != 2 or "." in equation:
-        where = node.name or node.output[0]
-        finding = Finding("uncounted-einsum", f"Einsum '{equation}' cannot be counted", where)
-        raise Unsupported(f"{finding}", [finding], "Export it as MatMul.")
-    sizes = {
-        label: size
-        for term, name in zip(terms, node.input, strict=True)
-        for label, size in zip(term, shapes[name], strict=True)
-    }
-    return math.prod(sizes.values())
+    terms, sizes = equation.split("->")[0].split(","), dict[str, int]()
+    for term, name in zip(terms, node.input, strict=True):
+        before, dots, behind = term.partition("...")
+        more = len(shapes[name]) - len(before) - len(behind) if dots else 0
+        labels = [*before, *(f".{place}" for place in range(more, 0, -1)), *behind]
+        for label, size in zip(labels, shapes[name], strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return (len(terms) - 1) * math.prod(sizes.values())
 
 
 _COUNTERS: dict[str, Counter] = {

@@ -55,6 +55,8 @@ def test_small_network_by_hand():
         ("g (float[2,8] x) => (float[2] y) { y = MatMul(x, w) }", (8,), 16),
         ("g (float[8,2] x) => (float[2,3] y) { y = Gemm<transA=1>(x, w) }", (8, 3), 48),
         ('g (float[2,5,8] x) => (float[2,5,3] y) { y = Einsum<equation="bij,jk->bik">(x, w) }', (8, 3), 240),
+        ('g (float[2,5,8] x) => (float[2,5,3] y) { y = Einsum<equation="...j,jk->...k">(x, w) }', (8, 3), 240),
+        ('g (float[2,5,8] x) => (float[2,8] y) { y = Einsum<equation="bij->bj">(x) }', (1,), 0),
         ("g (float[2,8] x) => (float[2,8] y) { y = Mul(x, w) }", (2, 8), 0),
     ],
 )
