@@ -25,10 +25,8 @@ def grid_sample(draft: Draft, node: Node) -> bool:
     mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
     if len(shape) != 4 or mode not in ("bilinear", "linear", "nearest") or padding == "reflection":
         return False
-    if grid is None:
+    if grid is None or shape[0] != 1:
         return _sampled(draft, node, mode == "nearest", padding == "border")
-    if shape[0] != 1:
-        return False
     sizes = np.asarray([shape[3], shape[2]])
     factors, offsets = _in_pixels(node, sizes)
     at = grid.reshape(-1, 2).astype(np.float64) * factors + offsets

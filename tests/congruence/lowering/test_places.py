@@ -66,8 +66,20 @@ def written(reduction: str, axis: int = 1) -> onnx.ModelProto:
     return net(nodes, {"x": (1, 5, 8), "u": short, "p": short}, {"most": np.float32(3.9)})
 
 
+def sampled_apart() -> onnx.ModelProto:
+    """Two images, each with stored places of its own."""
+    nodes = [
+        node("Reshape", ["x", "two"], ["a"]),
+        node("GridSample", ["a", "grid"], ["b"]),
+        node("Reshape", ["b", "one"], ["y"]),
+    ]
+    grid = np.random.default_rng(8).uniform(-1.1, 1.1, (2, 5, 4, 2)).astype(np.float32)
+    return net(nodes, {"x": (1, 6, 8, 9)}, {"two": i(2, 3, 8, 9), "grid": grid, "one": i(1, 6, 5, 4)})
+
+
 NETS = {
     "samples": sampled(),
+    "samples of several images": sampled_apart(),
     "samples within the border": sampled(padding_mode="border", align_corners=1),
     "windows side by side": folded(12, 3, 4, strides=[3, 3]),
     "windows that overlap": folded(9, 3, 5, strides=[2, 2], pads=[1, 1, 1, 1]),
