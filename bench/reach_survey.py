@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,18 @@ import onnxruntime
 
 from anynpu.errors import AnyNpuError
 from anynpu.firmware.generator import findings
-from anynpu.graph.fix import fixed, with_sample_axis
-from anynpu.graph.shapes import make_static
+from anynpu.graph.simplify import simplify
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.integer_file import quantize_file
+from anynpu.lowering.lookups import settled
 from anynpu.lowering.lower import lower
+from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fixed import NOTHING
 from anynpu.quantize.plan import QuantPlan
+from anynpu.source.load import ModelSource
+from anynpu.source.original import read_original
 from anynpu.targets.tflite import for_npu
 
 SAMPLES = 6
@@ -74,8 +79,13 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
     few = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in few.items()}
 
     def written(source: Path, name: str, tables: bool = False) -> Path:
-        result = folder / f"{name}.tflite"
-        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, tables=tables)
+        result, plan, given, rules = folder / f"{name}.tflite", QuantPlan(), few, NOTHING
+        held = from_bytes(source.read_bytes())
+        if numbers := [each for each in few if held.tensors[each].dtype != str(few[each].dtype)]:
+            ranges, wide = settled(held, numbers)  # numbers of words are real where an NPU computes their rows
+            plan, rules = replace(plan, wide_tensors=tuple(wide)), replace(rules, ranges=ranges)
+            given = {**few, **{each: few[each].astype(np.float32) for each in numbers}}
+        quantize_file(source, Dataset(given, None, "survey"), plan, result, tables=tables, fixed=rules)
         return result
 
     lacks = (ON_MICRO - ALWAYS) & {operator.kind for operator in graph.operators}
@@ -109,8 +119,8 @@ class Survey:
     def __init__(self, folder: Path, scratch: Path) -> None:
         self.scratch = scratch
         self.data = dict(np.load(folder / "data.npz"))
-        model = fixed(onnx.load(folder / "model.onnx"), fixed_inputs(folder))
-        self.model = with_sample_axis(make_static(model))[0]
+        source = ModelSource(str(folder / "model.onnx"), fixed=fixed_inputs(folder))
+        self.model = simplify(read_original(source).graph)[0]
         session = onnxruntime.InferenceSession(self.model.SerializeToString(), providers=["CPUExecutionProvider"])
         self.sample = {value.name: self.data[value.name][:1] for value in session.get_inputs()}
         self.names = [value.name for value in session.get_outputs()]

