@@ -14,8 +14,8 @@ from anynpu.runtime.ort import inference_session
 RNG = np.random.default_rng(5)
 
 
-def weight(name, *shape):
-    values = RNG.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+def weight(name, *shape, rng=RNG):
+    values = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
     return numpy_helper.from_array(values.astype(np.float32), name)
 
 
@@ -234,6 +234,7 @@ def test_a_bias_of_any_shape_that_is_broadcast(shape):
 
 
 def test_weights_of_a_convolution_along_one_axis_are_fitted_too():
+    rng = np.random.default_rng(1)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[5], pads=[2, 2], strides=[2]),
         helper.make_node("Conv", ["c", "v", "d"], ["y"], auto_pad="SAME_UPPER"),
@@ -243,10 +244,10 @@ def test_weights_of_a_convolution_along_one_axis_are_fitted_too():
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 40])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 20])],
-        [weight("w", 8, 4, 5), weight("b", 8), weight("v", 6, 8, 1), weight("d", 6)],
+        [weight(name, *shape, rng=rng) for name, *shape in (("w", 8, 4, 5), ("b", 8), ("v", 6, 8, 1), ("d", 6))],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    loud = np.cumsum(RNG.normal(size=(32, 4, 40)), axis=-1).astype(np.float32)
+    loud = np.cumsum(rng.normal(size=(32, 4, 40)), axis=-1).astype(np.float32)
     samples = Dataset({"x": loud}, None, "test")
     plans = [QuantPlan(rounding=each, weight_bits=4, activations="int16") for each in ("nearest", "fitted")]
     nearest, fitted = (
