@@ -162,12 +162,13 @@ def _magnitude(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
 
 
 def _sums(name: str, wiring: Wiring) -> list[onnx.NodeProto]:
-    """Returns the sums that a normalisation reads, the sums that these are of, and stored factors on the way."""
+    """Returns the sums that a normalisation reads, the sums that these are of, and on the way stored factors and joins:
+    a class token may be a millionth of the words that it is joined with, until it is normalised."""
     found: list[onnx.NodeProto] = []
     waiting = [name]
     while waiting:
         maker = wiring.makers.get(waiting.pop())
-        if maker is None or maker.op_type not in ("Add", "Mul", *MOVES) or maker in found:
+        if maker is None or maker.op_type not in ("Add", "Mul", "Concat", *MOVES) or maker in found:
             continue
         if maker.op_type == "Mul" and not wiring.stored & {*maker.input}:
             continue

@@ -72,6 +72,35 @@ def test_a_softmax_over_many_places_right_behind_a_product():
     assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()) > 25
 
 
+def test_a_class_token_far_below_the_words_that_it_is_joined_with_is_kept():
+    """As in a vision transformer that was not trained yet: under one scale with the words it would be zero."""
+    draw = np.random.default_rng(0)
+    stored = {
+        "token": draw.normal(0, 1e-6, (1, 1, 8)),
+        "w": draw.normal(0, 1, (6, 8)),
+        "head": draw.normal(0, 1, (8, 5)),
+    }
+    stored |= {"gamma": np.ones(8), "beta": np.zeros(8)}
+    nodes = [
+        NODE("MatMul", ["x", "w"], ["words"]),
+        NODE("Concat", ["token", "words"], ["all"], axis=1),
+        NODE("LayerNormalization", ["all", "gamma", "beta"], ["normal"], axis=-1, epsilon=1e-16),
+        NODE("MatMul", ["normal", "head"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 5])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = Dataset({"x": draw.normal(0, 1, (16, 4, 6)).astype(np.float32)}, None, "test")
+    sessions = [inference_session(each.SerializeToString()) for each in (model, write_qdq(model, samples, QuantPlan()))]
+    wanted, got = (np.stack([s.run(["y"], samples.sample(i))[0][:, 0] for i in range(16)]) for s in sessions)
+    assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()) > 25
+
+
 def rectified():
     """A convolution, a rectifier, a pool and another convolution, and samples with a loud channel."""
     draw = np.random.default_rng(3)
