@@ -157,10 +157,14 @@ def fused_activations(graph: Graph) -> Graph:
 
 
 def folded_channels(graph: Graph) -> Graph:
-    """A MUL or ADD of one number per channel behind stored weights goes into weights and bias."""
+    """A MUL or ADD of one number per channel behind stored weights goes into weights and bias.
+
+    What the weights give then has the name of its result: under its own it had other values.
+    """
     sole, makers, tensors = _sole(graph), graph.makers(), dict(graph.tensors)
     users = graph.readers()
     same: dict[str, str] = {}
+    names: dict[str, str] = {}
     operators: list[Operator] = []
     for operator in graph.operators:
         # What another operator reads too must not change, also where both read what was folded a moment ago.
@@ -169,8 +173,19 @@ def folded_channels(graph: Graph) -> Graph:
         folded = _folded(operator, graph, makers, sole, users, tensors) if alone else None
         if folded is not None and operator.outputs[0] not in graph.outputs:
             same[operator.outputs[0]] = folded
+            names[folded] = operator.outputs[0]
+            while (maker := makers[folded]).kind == "RESHAPE":
+                folded = maker.inputs[0]
+                names[folded] = f"{operator.outputs[0]}/{folded}"
             continue
         operators.append(operator)
+    for old, new in names.items():
+        tensors[new] = replace(tensors[old], name=new)
+
+    def named(each: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in each)
+
+    operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in operators]
     return _rebuilt(graph, operators, tensors)
 
 
