@@ -169,7 +169,7 @@ def _build_chip(
         from anynpu.pipeline.training import can_train
 
         diagnosis = diagnosed(steps, platform.name, chain, result)
-        if far is not None:  # what this build has not tried yet
+        if repairs:  # what this build has not tried yet
             error.hint = BETTER_SAMPLES
         if not steps.request.qat and can_train(chain):
             command = f"`anynpu build -t {platform.name} --qat`"
