@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from sick import Net, samples
+from sick import joined_scales
 
 import anynpu
 from anynpu.errors import AccuracyError, Unsupported
@@ -108,14 +108,7 @@ def test_16_bits_go_to_the_fewest_tensors_that_hold_the_gate(small, tmp_path):
 def joined(tmp_path_factory):
     """Pixels and scores under one scale: in 8 bits nothing of the scores is left, in 16 bits enough."""
     home = tmp_path_factory.mktemp("joined")
-    net = Net()
-    first = net("Relu", net("Conv", "x", net.weights(8, 4, 3, 3), kernel_shape=[3, 3], name="stem"), name="seen")
-    boxes = net("Mul", net("Conv", first, net.weights(4, 8, 1, 1)), np.array([300.0]), name="boxes")
-    scores = net("Sigmoid", net("Conv", first, net.weights(8, 8, 1, 1)), name="scores")
-    net("Concat", boxes, scores, axis=1, name="joined")
-    data = samples(0, 4, 8, 8, count=40)
-    onnx.save(net.model(data), home / "net.onnx")
-    np.save(home / "x.npy", next(iter(data.values())))
+    np.save(home / "x.npy", next(iter(joined_scales(home).values())))
     return home
 
 

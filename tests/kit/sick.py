@@ -137,3 +137,18 @@ def diagnosed(
     write_samples(folder / "data", SampleSet(data))
     seal(folder / "data", Manifest("dataset", FILE, truth.manifest.inputs), Step("data"), NOW)
     return diagnose(str(made.path), str(truth.path), "", str(folder / "data"))
+
+
+def joined_scales(home):
+    """Writes a detector that joins pixels and scores under one scale to `net.onnx`, and returns samples for it.
+
+    In 8 bits nothing of the scores is left, in 16 bits enough.
+    """
+    net = Net()
+    first = net("Relu", net("Conv", "x", net.weights(8, 4, 3, 3), kernel_shape=[3, 3], name="stem"), name="seen")
+    boxes = net("Mul", net("Conv", first, net.weights(4, 8, 1, 1)), np.array([300.0]), name="boxes")
+    scores = net("Sigmoid", net("Conv", first, net.weights(8, 8, 1, 1)), name="scores")
+    net("Concat", boxes, scores, axis=1, name="joined")
+    data = samples(0, 4, 8, 8, count=40)
+    onnx.save(net.model(data), home / "net.onnx")
+    return data

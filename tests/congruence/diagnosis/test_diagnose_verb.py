@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from sick import Net, samples
+from sick import Net, joined_scales, samples
 
 from anynpu.records.load import load
 
@@ -19,14 +19,7 @@ pytest.importorskip("ai_edge_litert")
 def folder(tmp_path_factory):
     """A detector that joins pixels and scores under one scale: nothing of the scores is left in 8 bits."""
     home = tmp_path_factory.mktemp("sick")
-    net = Net()
-    first = net("Relu", net("Conv", "x", net.weights(8, 4, 3, 3), kernel_shape=[3, 3], name="stem"), name="seen")
-    boxes = net("Mul", net("Conv", first, net.weights(4, 8, 1, 1)), np.array([300.0]), name="boxes")
-    scores = net("Sigmoid", net("Conv", first, net.weights(8, 8, 1, 1)), name="scores")
-    net("Concat", boxes, scores, axis=1, name="joined")
-    data = samples(0, 4, 8, 8, count=40)
-    onnx.save(net.model(data), home / "net.onnx")
-    np.savez(home / "data.npz", **data)
+    np.savez(home / "data.npz", **joined_scales(home))
     return home
 
 

@@ -49,6 +49,21 @@ def test_smoothing_pays():
     assert np.mean(gains) > 2
 
 
+def float_and_rounded(nodes, stored, taken, given, draw):
+    """Returns what a net of x and y gives for 16 drawn samples, and what its QDQ form does."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, *taken])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, *given])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = Dataset({"x": draw.normal(0, 1, (16, *taken)).astype(np.float32)}, None, "test")
+    sessions = [inference_session(each.SerializeToString()) for each in (model, write_qdq(model, samples, QuantPlan()))]
+    return [np.stack([s.run(["y"], samples.sample(i))[0] for i in range(16)]) for s in sessions]
+
+
 def test_a_softmax_over_many_places_right_behind_a_product():
     """Rounded on both sides it becomes onnxruntime's QLinearSoftmax, which gives 1 dB here."""
     draw = np.random.default_rng(0)
@@ -58,17 +73,7 @@ def test_a_softmax_over_many_places_right_behind_a_product():
         NODE("Softmax", ["scores"], ["shares"], axis=-1),
         NODE("MatMul", ["shares", "values"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 16])],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    samples = Dataset({"x": draw.normal(0, 1, (16, 4, 8)).astype(np.float32)}, None, "test")
-    sessions = [inference_session(each.SerializeToString()) for each in (model, write_qdq(model, samples, QuantPlan()))]
-    wanted, got = (np.stack([s.run(["y"], samples.sample(i))[0] for i in range(16)]) for s in sessions)
+    wanted, got = float_and_rounded(nodes, stored, [4, 8], [4, 16], draw)
     assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()) > 25
 
 
@@ -87,17 +92,8 @@ def test_a_class_token_far_below_the_words_that_it_is_joined_with_is_kept():
         NODE("LayerNormalization", ["all", "gamma", "beta"], ["normal"], axis=-1, epsilon=1e-16),
         NODE("MatMul", ["normal", "head"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 5])],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    samples = Dataset({"x": draw.normal(0, 1, (16, 4, 6)).astype(np.float32)}, None, "test")
-    sessions = [inference_session(each.SerializeToString()) for each in (model, write_qdq(model, samples, QuantPlan()))]
-    wanted, got = (np.stack([s.run(["y"], samples.sample(i))[0][:, 0] for i in range(16)]) for s in sessions)
+    wanted, got = float_and_rounded(nodes, stored, [4, 6], [5, 5], draw)
+    wanted, got = wanted[:, :, 0], got[:, :, 0]
     assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()) > 25
 
 
