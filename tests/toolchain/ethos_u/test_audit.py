@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,8 @@ from anynpu.runtime.ethos_u.findings import Audited, Violation
 from anynpu.runtime.ethos_u.layers import Layer, read_layers
 from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
 from anynpu.runtime.ethos_u.twin import Twin
-from anynpu.targets.flatbuffer import operators
-from anynpu.targets.vela.origin import FILE, write_origins
+from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
+from anynpu.targets.vela.origin import FILE, reads_of, write_origins
 
 pytestmark = pytest.mark.build
 Compiled = tuple[Model, dict[tuple[int, int], Layer]]
@@ -205,6 +206,43 @@ def test_more_memory_than_the_manifest_says(compiled):
     assert fault.rule == "arena" and f"{end:,} bytes" in fault.message and f"{end - 1:,}" in fault.message
     assert audited(audit, end, 1 << 30).notes()[-1].startswith("one run touches ")
     assert Audited().notes() == ()
+
+
+@pytest.mark.parametrize("chip", ("ethos-u55-128", "ethos-u85-256"))
+def test_one_copy_may_serve_several_shapes_of_a_tensor(chip, tmp_path):
+    """Vela copies a tensor once where two operators read its bytes in shapes of their own, as attention does."""
+    d = Drawer(np.random.default_rng(0))
+    x = d.pool(d.input((1, 8, 8, 16), "int8", 0.05, 0), "MAX_POOL_2D")
+    rows, words = math.prod(x.shape) // 16, d.like(x, (math.prod(x.shape) // 16, 16))
+    whole = d.like(x, (1, rows, 16))
+    for shaped in (words, whole):
+        d.operator(
+            "RESHAPE", [x.number, d.ints(shaped.shape)], [shaped.number], "ReshapeOptions", newShape=list(shaped.shape)
+        )
+    d.dense(words)
+    d.softmax(whole)
+    d.dense(whole)
+    model, layers = compiled_model(d.write(tmp_path / "net.tflite"), chip, tmp_path)
+    assert violations(model, layers) == []
+
+
+def test_what_another_layer_made_of_a_tensor_is_not_the_tensor():
+    """Shapes of one tensor have the same bytes; its slices and sums have not."""
+    rows = [
+        ("CONV_2D", ["x"], "y"),
+        ("RESHAPE", ["y"], "flat"),
+        ("RESHAPE", ["flat"], "row"),
+        ("SLICE", ["y"], "part"),
+        ("LOGISTIC", ["y"], "gate"),
+        ("ADD", ["row", "row"], "sum"),
+    ]
+    tensors = {name: TfliteTensor(name, "int8", (4,)) for name in ("x", *(row[2] for row in rows))}
+    graph = [
+        TfliteOperator(number, kind, name, tuple(tensors[n] for n in used), (tensors[name],))
+        for number, (kind, used, name) in enumerate(rows)
+    ]
+    reads = reads_of(graph, frozenset(range(len(rows))))
+    assert reads[5] == {0, 1, 2} and reads[4] == {0, 1, 2} and reads[3] == {0, 1, 2}
 
 
 @pytest.mark.parametrize("chip", CHIPS)

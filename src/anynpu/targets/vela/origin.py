@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ MOVERS = frozenset(
     )
 )
 """Operators that Vela folds into one neighbour and copies for another: their readers may find either."""
+SAME_BYTES = frozenset(("EXPAND_DIMS", "RESHAPE", "SQUEEZE"))
+"""Operators that give their input's bytes another shape: of several that read one tensor, Vela may copy one for all."""
 
 
 def write_origins(database: Path, before: Sequence[TfliteOperator], out: Path) -> None:
@@ -50,11 +53,19 @@ def reads_of(graph: Sequence[TfliteOperator], compiled: frozenset[int]) -> list[
     """Returns, for each operator, those of the compiled ones whose results it reads: an operator that the stream has no
     operation of is looked through, as are movers; what the CPU or the caller writes counts as an input of the graph.
     """
+    origins: dict[str, str] = {}
+    copies: dict[str, set[int]] = defaultdict(set)
+    for number, op in enumerate(graph):
+        if op.kind in SAME_BYTES and op.inputs[0] is not None:
+            origin = origins.get(op.inputs[0].name, op.inputs[0].name)
+            origins |= {t.name: origin for t in op.outputs if t is not None}
+            copies[origin] |= {number} & compiled
     sources: dict[str, frozenset[int]] = {}
     reads = []
     for number, op in enumerate(graph):
-        inputs = [sources.get(t.name, frozenset({GRAPH_INPUT})) for t in op.inputs if t is not None and not t.constant]
-        reads.append(frozenset().union(*inputs))
+        names = [t.name for t in op.inputs if t is not None and not t.constant]
+        written = [sources.get(name, frozenset({GRAPH_INPUT})) for name in names]
+        reads.append(frozenset().union(*written, *(copies[origins.get(name, name)] for name in names)))
         result = frozenset({number}) if number in compiled else reads[-1] | {GRAPH_INPUT}
         if op.kind in MOVERS:
             result |= reads[-1]
