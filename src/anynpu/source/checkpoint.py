@@ -16,6 +16,7 @@ from anynpu import schema
 from anynpu.arrays import read_npz
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
 from anynpu.source.kinds import CHECKPOINT, kind_of
+from anynpu.source.torch_arrays import to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -54,10 +55,8 @@ def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
         if kind and kind not in READ:
             raise ConfigError(f"--ckpt {path}: no checkpoint: it looks like {kind}", FORMS)
     if path.suffix == ".npz":
-        import torch
-
         try:
-            tensors = {name: torch.from_numpy(np.array(array)) for name, array in read_npz(path).items()}
+            tensors = {name: to_tensor(np.array(array)) for name, array in read_npz(path).items()}
         except (AnyNpuError, TypeError) as error:  # torch has no type for text
             raise _damaged(path, "a .npz file of plain arrays", error) from error
     elif path.suffix == ".safetensors":

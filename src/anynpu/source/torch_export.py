@@ -20,6 +20,7 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, ToolFailed, Unsu
 from anynpu.graph.agreement import Disagreement, disagreement
 from anynpu.graph.run import Session
 from anynpu.graph.training import for_inference
+from anynpu.source.torch_arrays import to_array
 from anynpu.source.torch_forward import ModuleRun, Reads, Unused, require_repeatable, set_to_inference
 from anynpu.tensors import Array
 
@@ -101,7 +102,7 @@ def export(
         del shape.dim[:]
         for size in output.shape:
             shape.dim.add().dim_value = size
-    feeds = {name: tensor.numpy() for name, tensor in zip(names, probe, strict=True)}
+    feeds = {name: to_array(tensor) for name, tensor in zip(names, probe, strict=True)}
     exported = Exported(model, ModuleRun(module, tuple(names), feeds, _quiet), notes, reads)
     exported.require_equal(disagreement(outs, exported.run, _session(model), [feeds]))
     return exported

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu.errors import ConfigError, first_line
+from anynpu.source.torch_arrays import to_array, to_tensor
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ModuleRun:
 
         try:
             # A copy: a forward that works in place must not change the samples.
-            tensors = [torch.from_numpy(np.array(feeds.get(name, self.usual[name]))) for name in self.names]
+            tensors = [to_tensor(np.array(feeds.get(name, self.usual[name]))) for name in self.names]
             with torch.no_grad(), self.quiet():
                 result = self.module(*tensors)
         except Exception as error:
@@ -68,7 +69,7 @@ class ModuleRun:
         if isinstance(result, Mapping):
             result = tuple(result.values())
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        return [each.detach().numpy().copy() for each in results]
+        return [to_array(each) for each in results]
 
 
 def set_to_inference(module: torch.nn.Module) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):
-        x, y = a.detach().numpy(), b.detach().numpy()
+        x, y = to_array(a), to_array(b)
         if x.shape != y.shape:
             return False
         if x.dtype.kind != "f":
@@ -179,7 +180,7 @@ def _random_state() -> tuple[bytes, bytes, int, object]:
     import torch
 
     _, keys, place, *_ = np.random.get_state(legacy=True)
-    return torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes(), int(place), random.getstate()
+    return to_array(torch.get_rng_state()).tobytes(), np.asarray(keys).tobytes(), int(place), random.getstate()
 
 
 def _drawing_part(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) -> str:

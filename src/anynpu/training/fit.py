@@ -15,6 +15,7 @@ import numpy as np
 from anynpu.arrays import read_npz
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError
 from anynpu.files import write_whole
+from anynpu.source.torch_arrays import to_array, to_tensor
 from anynpu.tasks.yolo import Layout
 from anynpu.training.objects import Objects
 from anynpu.training.record import Epoch
@@ -277,15 +278,15 @@ class Fit:
 
     def _keep(self, path: Path) -> None:
         """Writes what it takes to go on after this epoch."""
-        arrays = {f"now:{name}": values.numpy() for name, values in self._state().items()}
-        arrays |= {f"best:{name}": values.numpy() for name, values in self.best.items()}
+        arrays = {f"now:{name}": to_array(values) for name, values in self._state().items()}
+        arrays |= {f"best:{name}": to_array(values) for name, values in self.best.items()}
         for at, moments in self.optimiser.state_dict()["state"].items():
-            arrays |= {f"adam:{at}:{name}": np.asarray(values.cpu()) for name, values in moments.items()}
+            arrays |= {f"adam:{at}:{name}": to_array(values) for name, values in moments.items()}
         arrays["retries"] = np.asarray(self.retries)
         arrays["history"] = np.asarray([(e.loss, e.held_out_loss) for e in self.history], np.float64)
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as its own options
         write_whole(path, buffer.getvalue())
 
     def _resume(self, path: Path) -> None:
@@ -297,14 +298,13 @@ class Fit:
         names = set(self._state())
         if {name.removeprefix("now:") for name in arrays if name.startswith("now:")} != names:
             return
-        take = self.torch.from_numpy
-        self.student.module.load_state_dict({name: take(arrays[f"now:{name}"]) for name in names}, strict=False)
-        self.best = {name: take(arrays[f"best:{name}"]) for name in names}
+        self.student.module.load_state_dict({name: to_tensor(arrays[f"now:{name}"]) for name in names}, strict=False)
+        self.best = {name: to_tensor(arrays[f"best:{name}"]) for name in names}
         state: dict[int, dict[str, Any]] = {}
         for name in arrays:
             if name.startswith("adam:"):
                 _, at, what = name.split(":", 2)
-                state.setdefault(int(at), {})[what] = take(arrays[name])
+                state.setdefault(int(at), {})[what] = to_tensor(arrays[name])
         whole = self.optimiser.state_dict()
         self.optimiser.load_state_dict({**whole, "state": state})
         self.history = [Epoch(at + 1, *map(float, row)) for at, row in enumerate(arrays["history"])]

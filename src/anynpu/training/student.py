@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu.errors import ToolMissing, Unsupported
+from anynpu.source.torch_arrays import to_array, to_tensor
 from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _rounder(
     class Rounder(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("basis", torch.as_tensor(np.asarray(scale, np.float32)))
+            self.register_buffer("basis", to_tensor(np.asarray(scale, np.float32)))
             self.exponent = parameter
 
         def scale(self) -> Tensor:
@@ -198,8 +199,8 @@ class Student:
         }
         weights = {}
         for name, r in self.weight_rounders.items():
-            scale = r.scale().detach().cpu().numpy().reshape(-1)
+            scale = to_array(r.scale()).reshape(-1)
             weights[name] = replace(self.scheme.weights[name], scale=tuple(float(np.float32(s)) for s in scale))
         by_attribute = {attribute: name for name, attribute in self.module.meta["attributes"].items()}
-        values = {by_attribute[name]: p.detach().cpu().numpy() for name, p in self.weights().items()}
+        values = {by_attribute[name]: to_array(p) for name, p in self.weights().items()}
         return replace(self.scheme.stretched(factors), weights=weights), values

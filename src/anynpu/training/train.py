@@ -17,6 +17,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.files import write_whole
 from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.source.torch_arrays import to_tensor
 from anynpu.tasks import card
 from anynpu.tasks.detect import Detector
 from anynpu.tasks.model import Model
@@ -73,7 +74,7 @@ def _lesson(model: onnx.ModelProto, samples: SampleSet, batch: int) -> Lesson:
 
     teacher: Any = import_model(model)
     names, outputs = teacher.meta["inputs"], teacher.meta["outputs"]
-    inputs = {name: torch.from_numpy(np.ascontiguousarray(samples.inputs[name])[:, None]) for name in names}
+    inputs = {name: to_tensor(samples.inputs[name][:, None]) for name in names}
     answers = answers_of(teacher, inputs, outputs, "cpu", batch)
     for name, values in answers.items():
         if not bool(torch.isfinite(values).all()):
@@ -101,7 +102,6 @@ def _maps(model: Artifact) -> Layout | None:
 
 def _classes(labels: Array, answers: Mapping[str, Any]) -> tuple[Any, str]:
     """Returns labels as classes of the model's only output with one score for each, or raises."""
-    import torch
 
     name, values = next(iter(answers.items()))
     count = int(values[0].numel())
@@ -115,7 +115,7 @@ def _classes(labels: Array, answers: Mapping[str, Any]) -> tuple[Any, str]:
             f"training: labels go from {labels.min()} to {labels.max()}, the output {name} has {count} classes",
             f"number the classes from 0 to {count - 1}, or leave the labels out",
         )
-    return torch.from_numpy(labels.astype(np.int64)), name
+    return to_tensor(labels.astype(np.int64)), name
 
 
 def write_trained(model: onnx.ModelProto, record: TrainingRecord, values: Mapping[str, Array], out: Path) -> None:

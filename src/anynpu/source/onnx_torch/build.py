@@ -19,6 +19,7 @@ from anynpu.graph.gelu import fuse
 from anynpu.source.onnx_torch.constant import tensor
 from anynpu.source.onnx_torch.table import OPERATORS, Node, Refused, Value
 from anynpu.source.onnx_torch.types import torch_dtype
+from anynpu.source.torch_arrays import to_array
 
 # What a handler raises on a node whose operands do not fit together.
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, AttributeError)
@@ -134,7 +135,7 @@ class Builder:
         if not any(result.is_meta for result in results):
             weight = proto.op_type in KEEPS_WEIGHT and values[0] is not None and values[0].trainable
             for name, result in zip(proto.output, results, strict=False):
-                self._fold(name, result.numpy(), trainable=weight)
+                self._fold(name, to_array(result), trainable=weight)
             return
         if any(result.numel() == 0 for result in results):
             raise Refused(f"{proto.op_type} gives an empty tensor")

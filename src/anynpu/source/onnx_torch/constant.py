@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from onnx import numpy_helper
 from torch import Tensor
 
 from anynpu.source.onnx_torch.table import Node, Refused, operator
 from anynpu.source.onnx_torch.types import torch_dtype
+from anynpu.source.torch_arrays import to_tensor
 
 
 @operator("Constant")
@@ -62,6 +62,6 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
 def tensor(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
     """Returns a torch tensor with its own copy of the contents."""
     try:
-        return torch.from_numpy(np.array(array))
+        return to_tensor(np.array(array))
     except TypeError as error:
         raise Refused(f"element type {array.dtype} is not supported") from error

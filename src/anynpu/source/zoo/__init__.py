@@ -16,6 +16,7 @@ import numpy as np
 
 from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.source.torch_arrays import to_tensor
 from anynpu.source.zoo.cards import Card, Recipe, Samples
 
 if TYPE_CHECKING:
@@ -77,14 +78,12 @@ def samples(name: str, split: Split, count: int) -> Samples:
 
 def model(name: str) -> torch.nn.Module:
     """Returns the trained network in evaluation mode."""
-    import torch
-
     path = folder(name) / "weights.npz"
     network: torch.nn.Module = _part(name, ".net").build()
     try:
         with np.load(path, allow_pickle=False) as stored:
             state = {
-                key: torch.from_numpy(values.astype(np.float32) if values.dtype == np.float16 else values)
+                key: to_tensor(values.astype(np.float32) if values.dtype == np.float16 else values)
                 for key, values in stored.items()
             }
         network.load_state_dict(state)
