@@ -26,7 +26,7 @@ unfinished=.venv/.anynpu-unfinished
 [ ! -f "$unfinished" ] || rm -rf .venv
 mkdir -p .venv
 touch "$unfinished"
-echo "setting up .venv with $("$python" --version): about 2.5 GB, a few minutes" >&2
+echo "setting up .venv with $("$python" --version): about 1.8 GB, a few minutes" >&2
 # uv is several times as fast as pip. It does not read pip's configuration: where pip looks for packages is passed on.
 if command -v uv >/dev/null; then
   export UV_FIND_LINKS="${UV_FIND_LINKS-${PIP_FIND_LINKS-}}" UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX-${PIP_INDEX_URL-}}"

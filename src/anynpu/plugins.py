@@ -1,11 +1,12 @@
-"""Plug-ins: targets, sessions, platforms and verbs found through entry points, listed without importing them.
+"""Plug-ins: targets, sessions, platforms and verbs, listed without importing them.
 
-    [project.entry-points."anynpu.targets"]     vela = "anynpu.targets.vela:Vela"
-    [project.entry-points."anynpu.sessions"]    tflm = "anynpu.runtime.tflm:TflmSession"
-    [project.entry-points."anynpu.platforms"]   ethos-u55-128 = "anynpu.data.platforms"
+    [project.entry-points."anynpu.targets"]     toycc = "anynpu_toychip.target:ToyCompiler"
+    [project.entry-points."anynpu.sessions"]    toysim = "anynpu_toychip.target:ToySession"
+    [project.entry-points."anynpu.platforms"]   toychip = "anynpu_toychip"
     [project.entry-points."anynpu.verbs"]       mine = "my_package.verb:mine"
 
-A platform's entry point names the package whose folder holds `<name>.toml`. Built-ins are registered in the same way.
+A platform's entry point names the package whose folder holds `<name>.toml`. Every file in `data/platforms` is a chip
+too, and a recipe in `data/toolchains` names the targets and sessions that need its tool.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from __future__ import annotations
 import functools
 import importlib.util
 import shlex
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anynpu import __version__
 from anynpu.errors import ConfigError, ToolFailed
 from anynpu.platform import Platform, read_platform
 from anynpu.schema import did_you_mean, letters, near
 
 F = TypeVar("F")
+OWN = "anynpu."
+PLATFORMS = f"{OWN}data.platforms"
 
 
 def registering(table: dict[str, F]) -> Callable[..., Callable[[F], F]]:
@@ -45,9 +50,20 @@ def _everything() -> Any:  # of another type in Python 3.12
     return entry_points()
 
 
+def _shipped(kind: str) -> dict[str, EntryPoint]:
+    """Returns the plug-ins that anynpu's own data files name."""
+    group, data = f"anynpu.{kind}", Path(__file__).parent / "data"
+    if kind == "platforms":
+        chips = (path.stem for path in (data / kind).glob("*.toml"))
+        return {chip: EntryPoint(chip, PLATFORMS, group) for chip in chips}
+    recipes = (data / "toolchains").glob("*.toml") if kind in ("targets", "sessions") else ()
+    named = [tomllib.loads(path.read_text("utf-8")).get(kind, {}) for path in recipes]
+    return {name: EntryPoint(name, value, group) for table in named for name, value in table.items()}
+
+
 @functools.cache
 def _registered(kind: str) -> Mapping[str, EntryPoint]:
-    points: dict[str, EntryPoint] = {}
+    points = _shipped(kind)
     for point in _everything().select(group=f"anynpu.{kind}"):
         other = points.get(point.name)
         if other is not None and other.value != point.value:
@@ -63,7 +79,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 def foreign(kind: str) -> tuple[str, ...]:
     """Returns the registered names of a kind that are not of this package."""
-    return tuple(name for name, point in _registered(kind).items() if not point.value.startswith("anynpu."))
+    return tuple(name for name, point in _registered(kind).items() if not point.value.startswith(OWN))
 
 
 def _point(kind: str, name: str) -> EntryPoint:
@@ -101,8 +117,10 @@ def load(kind: str, name: str) -> Any:
 @functools.cache
 def provider(kind: str, name: str) -> tuple[str, str]:
     """Returns the package that gives a plug-in and its version."""
-    package = _point(kind, name).dist
-    return _named(package) if package else ("unknown", "")
+    point = _point(kind, name)
+    if point.value.startswith(OWN):
+        return "anynpu", __version__
+    return _named(point.dist) if point.dist else ("unknown", "")
 
 
 @functools.cache

@@ -77,6 +77,9 @@ class Toolchain:
     licence: str
     get: str
     source: str
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """The compilers of ours that use it, by name; `plugins` registers them and the sessions."""
+    sessions: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     """What pip installs, with pins; a tool without any is the user's own to install."""
     alone: tuple[str, ...] = ()
