@@ -136,7 +136,7 @@ def test_damaged_samples(tmp_path: Path, net: Path, refuse: Refuse) -> None:
         (("-t", "null", "--shape", "1,3,8,8"), "NAME=VALUE was expected", ""),
         (("-t", "null", "--ckpt", "x.pth"), "--ckpt and --arg go with a PyTorch model", ""),
         (("-t", "null", "--limit", "0"), "0 is not in the range", "--help"),
-        (("-t", "null", "--colour"), "No such option", "anynpu build --help"),
+        (("-t", "null", "--colour"), "no such option", "anynpu build --help"),
         (("-t", "null", "-c", "none.toml"), "none.toml: no such file", ""),
         (("-t", "null", "-c", "."), ".: cannot be read", ""),
     ],
@@ -251,6 +251,13 @@ def test_inputs_that_do_not_fit_an_artifact(
     assert cli("build", "-m", "net.onnx", "-t", "null", "-o", "out").returncode == 0
     np.save(tmp_path / "x.npy", array)
     refuse(2, words, "run", "out/float", "-i", "x.npy")
+
+
+def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_work(tmp_path: Path, net: Path):
+    command = f"{sys.executable} -m anynpu build -m net.onnx -t cpu --data random:16 -o out 2>&1 >/dev/null | head -n 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("model") and done.stdout.count("\n") == 1
+    assert (tmp_path / "out" / "cpu" / "manifest.json").is_file()
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):

@@ -31,7 +31,7 @@ def test_a_model_with_open_dimensions_is_shown_as_it_is(net: Path, capsys) -> No
     assert main(["show", "net.onnx"]) == 0
     text = capsys.readouterr().out
     for words in (
-        "batchx3xhxw",
+        "batch x 3 x h x w",
         "1x?",
         "1 Conv, 1 Neg",
         "12 parameters",

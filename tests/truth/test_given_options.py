@@ -79,7 +79,7 @@ def test_values_out_of_range_and_unknown_choices_are_refused(capsys):
         low = getattr(option.type, "min", None)
         value = "nothing-of-the-kind" if isinstance(option.type, click.Choice) else str(-1 if low is None else low - 1)
         answer = call(capsys, *path, *_arguments(path), f"{option.opts[-1]}={value}")
-        assert answer.status == 2 and "Invalid value" in answer.err, (path, option.name, answer.err)
+        assert answer.status == 2 and "invalid value" in answer.err, (path, option.name, answer.err)
 
 
 def _arguments(path: tuple[str, ...]) -> list[str]:

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 
 from anynpu import __version__
 from anynpu.cli.command import origin_of
-from anynpu.cli.terminal import drawn_on, show_error, shown_streams
+from anynpu.cli.terminal import drawn_on, drop, show_error, shown_streams
 from anynpu.errors import AnyNpuError, ConfigError, SuspectWarning, ToolFailed
 
 VERBS = {
@@ -197,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except click.ClickException as error:
             ctx = getattr(error, "ctx", None)
             message = error.format_message().removesuffix(".")
+            message = message[:1].lower() + message[1:]
             param = getattr(error, "param", None)
             if ctx and param is not None and ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT:
                 message += f" (from {origin_of(ctx, param.name)})"
@@ -209,12 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as error:
             # Click's word for a reader that went away.
             if type(drawn_on(sys.stdout)).__name__.endswith("PacifyFlushWrapper"):
-                _drop_stdout()
+                drop(sys.stdout)
                 return 0
             return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
         except BrokenPipeError:
             # The reader of our output went away.
-            _drop_stdout()
+            drop(sys.stdout)
             return 0
         except Exception as error:
             return _tell_foreign(error, arguments)
@@ -231,15 +232,10 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         _SHOW_FOREIGN(message, category, *where, **more)
 
 
-def _drop_stdout() -> None:
-    """Keeps Python from complaining once more, when it closes stdout, about what stdout did not take."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
     """Says what a library raised: a file that the system refuses is the user's matter, all else is a defect."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
-        _drop_stdout()
+        drop(sys.stdout)
         return _tell(ConfigError("the output cannot be written: no space left on the disk"), arguments)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return _tell(ConfigError(f"{error.filename}: {error.strerror}"), arguments)

@@ -55,7 +55,7 @@ def show_open(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], for
     click.echo(f"fingerprint  {fingerprint(model)}")
     print_table(
         [
-            {"": kind, "name": value.name, "shape": "x".join(map(str, shape_of(value))), "type": dtype_of(value)}
+            {"": kind, "name": value.name, "shape": " x ".join(map(str, shape_of(value))), "type": dtype_of(value)}
             for kind, value in tensors
         ]
     )

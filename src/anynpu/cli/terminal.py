@@ -7,6 +7,7 @@ line goes through here, so that no line of it has to think of that.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ class Shown:
         self.stream.write(plain if plain.isascii() else plain.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
+    def flush(self) -> None:
+        self.stream.flush()
+
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
@@ -40,11 +44,37 @@ class Shown:
         return getattr(self.stream, name)
 
 
+class Heard(Shown):
+    """A stream of notes and progress: nobody has to listen, and work does not end where the reader goes away."""
+
+    def write(self, text: str) -> int:
+        with self._unheard():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._unheard():
+            super().flush()
+
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            drop(self.stream)
+
+
+def drop(stream: TextIO) -> None:
+    """Keeps Python from complaining, now and when it closes the stream, about what its reader did not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @contextmanager
 def shown_streams() -> Iterator[None]:
     """Lets everything that is printed inside the block be shown."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (s if isinstance(s, Shown) else Shown(s) for s in before)
+    sys.stdout = before[0] if isinstance(before[0], Shown) else Shown(before[0])
+    sys.stderr = before[1] if isinstance(before[1], Shown) else Heard(before[1])
     try:
         yield
     finally:

@@ -62,7 +62,7 @@ def cost(model: ModelProto) -> Cost:
         raise Unsupported(
             f"the cost of a model with dynamic shapes is not known, first {findings[0]}",
             findings,
-            "State the input shapes: --shape NAME=1,3,224,224",
+            "state the input shapes: --shape NAME=1,3,224,224",
         )
     constants = constant_names(graph)
     live = [node for node in graph.node if not set(node.output) <= constants]

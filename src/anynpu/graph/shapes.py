@@ -29,7 +29,7 @@ def dtype_of(value: ValueInfoProto) -> str:
     """Returns the NumPy name of a tensor's type, such as 'float32'."""
     kind = value.type.tensor_type.elem_type
     if not value.type.HasField("tensor_type") or kind == onnx.TensorProto.UNDEFINED:
-        raise IntegrityError(f"tensor '{value.name}' has no element type", "Export the model again.")
+        raise IntegrityError(f"tensor '{value.name}' has no element type", "export the model again")
     return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
 
 
@@ -78,11 +78,11 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
         _set_shape(inputs[name], [int(dim) for dim in shape])
     for value in inputs_of(result):
         if not value.type.HasField("tensor_type"):
-            raise Unsupported(f"input '{value.name}' is not a tensor", hint="Export the model with tensor inputs.")
+            raise Unsupported(f"input '{value.name}' is not a tensor", hint="export the model with tensor inputs")
         dims = shape_of(value)
         if not value.type.tensor_type.HasField("shape"):
             raise ConfigError(
-                f"input '{value.name}' has no shape", f"State it, for example: --shape {value.name}=1,3,224,224"
+                f"input '{value.name}' has no shape", f"state it, for example: --shape {value.name}=1,3,224,224"
             )
         for place, dim in enumerate(dims):
             if isinstance(dim, str):
@@ -91,7 +91,7 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
                 example = [d if isinstance(d, int) else 1 if at == 0 else size for at, d in enumerate(dims)]
                 raise ConfigError(
                     f"input '{value.name}': dimension {place}{symbol} is dynamic",
-                    f"State the shape, for example: --shape {value.name}={','.join(map(str, example))}",
+                    f"state the shape, for example: --shape {value.name}={','.join(map(str, example))}",
                 )
     _forget_dynamic(result.graph)
     try:
@@ -119,7 +119,7 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
         raise Unsupported(
             f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
             findings,
-            "Export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph.",
+            "export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph",
         )
     return result
 
@@ -141,7 +141,7 @@ def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
         if _is_known(dim) and dim.dim_value != wanted:
             raise ConfigError(
                 f"shape of '{value.name}': dimension {place} is fixed to {dim.dim_value} in the model, not {wanted}",
-                f"The model's shape is [{text}]; only its dynamic dimensions can be stated.",
+                f"the model's shape is [{text}]; only its dynamic dimensions can be stated",
             )
         dim.dim_value = wanted
 

@@ -69,7 +69,7 @@ def _with_fewer_nodes(
             _LOG.warning("onnxsim is left out, %s; the passes of onnx-ir simplify this model", effects[0].dropped)
     simpler, own = passes.run(OWN_PASSES, model, compare)
     if not _same_border(model, simpler):
-        raise IntegrityError("simplification changed the inputs or outputs of the model", "Report this model.")
+        raise IntegrityError("simplification changed the inputs or outputs of the model", "report this model")
     return simpler, (*effects, *own)
 
 

@@ -18,6 +18,7 @@ from anynpu.measure.verify import BETTER_SAMPLES, judge
 from anynpu.nursery import warm_children
 from anynpu.pipeline.evidence import diagnose, layers, read_verification, repeat, stream_layers, verify
 from anynpu.pipeline.layers import empty, graph, untrained_twin
+from anynpu.pipeline.naming import name_classes
 from anynpu.pipeline.observer import Observer, Timed
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.repair import Attempt, Experience, Proved, bounds, repaired
@@ -73,6 +74,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed, known))
     result.notes = _notes(result, steps)
+    name_classes(steps, result)
     result.timings = tuple(timed.stages)
     return result
 

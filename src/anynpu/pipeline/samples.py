@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def generated_samples(source: str, model: Artifact, limit: int, log: Path) -> tu
     return dataset, schema.from_dict(Dependencies, record, "what was read")
 
 
-def labels_for(data: Dataset, model: Artifact, metric: str, required: bool) -> Labels | None:
+def labels_for(data: Dataset, model: Artifact, metric: str, names: Sequence[str], required: bool) -> Labels | None:
     """Returns the labels as the metric takes them; a metric that is required and cannot be had raises."""
     manifest = model.manifest
     if data.labels is None:
@@ -66,7 +67,7 @@ def labels_for(data: Dataset, model: Artifact, metric: str, required: bool) -> L
     if not metric:
         return Labels(data.labels, (f"{data.origin} has labels, which nothing scores without a --metric",))
     require_fit(metric, manifest.inputs, manifest.outputs)
-    return read_labels(metric, data.labels, data.folders, manifest.outputs, card.names_of(model), data.origin)
+    return read_labels(metric, data.labels, data.folders, manifest.outputs, names, data.origin)
 
 
 def overlap(calibration: Artifact | None, test: Artifact) -> int:

@@ -115,7 +115,7 @@ class Steps:
         options["model"] = source.model.rpartition(":")[2] if source.kind not in ("onnx", "tflite") else ""
         options.pop("checkpoint", None)
         if self.chosen is not None:
-            options["task"] = self.chosen.task()
+            options["task"] = self.chosen.unnamed()
         return Step("import", load.identify(source), options, load.tools(source) | {"anynpu": own_version()})
 
     @functools.cached_property
@@ -129,6 +129,11 @@ class Steps:
             # Calibrated one way and run the other, a model is worse than its figures say.
             raise ConfigError("-P: the task card says how images become inputs", "change the card")
         return chosen
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the task card calls the model's classes."""
+        return self.chosen.card.labels if self.chosen else ()
 
     def preprocess(self, source: str, model: Artifact) -> Preprocess | None:
         """Returns how images become inputs: as the user says, or else as the task card does and running will."""
@@ -163,7 +168,7 @@ class Steps:
             self._keep(step, out / manifest.main, imported.dependencies)
             if self.chosen is not None:
                 # a head that is found in the model completes the card
-                manifest = replace(manifest, task=manifest.task or self.chosen.task())
+                manifest = replace(manifest, task=manifest.task or self.chosen.unnamed())
             return manifest
 
         built = self.run("", "import", step, make)
@@ -180,7 +185,7 @@ class Steps:
         arguments = {
             "source": self.request.source,
             "out": str(out),
-            "task": self.chosen.task() if self.chosen else None,
+            "task": self.chosen.unnamed() if self.chosen else None,
         }
         if self.chosen is not None:
             self.chosen.copy_to(out)
@@ -257,7 +262,7 @@ class Steps:
             if source.endswith(TEXTS) and self.chosen is not None:
                 options["tokenizer"] = self.chosen.digests()
         if role != "calibration":
-            options["metric"], options["names"] = self.metric, list(card.names_of(model))
+            options["metric"], options["names"] = self.metric, list(self.class_names) if self.metric else []
             options["outputs"] = [list(spec.shape) for spec in model.manifest.outputs]
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
         return Step("data", inputs, options, {"numpy": tool.version_of("numpy"), "anynpu": own_version()})
@@ -280,7 +285,7 @@ class Steps:
             taught = role == "training" and self.metric == "top1" and dataset.labels is not None
             labels = None
             if role == "test" or taught:
-                labels = labels_for(dataset, model, self.metric, required=bool(self.request.metric))
+                labels = labels_for(dataset, model, self.metric, self.class_names, bool(self.request.metric))
             write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
             self._keep(step, out / FILE, self.generated.get(self._source(role)))
             return Manifest(

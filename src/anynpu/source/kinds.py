@@ -71,7 +71,7 @@ def reject_other_kinds(
     if not data:
         raise IntegrityError(f"{path}: the file is empty", EXPORT_AGAIN)
     if data.startswith(b"version https://git-lfs"):
-        raise IntegrityError(f"{path}: is a git-lfs pointer, not the model itself", "Run `git lfs pull` to fetch it.")
+        raise IntegrityError(f"{path}: is a git-lfs pointer, not the model itself", "run `git lfs pull` to fetch it")
     kind = kind_of(path, data)
     if not kind:
         return

@@ -45,13 +45,13 @@ def read(path: Path) -> ModelProto:
             if opset.domain in ("", "ai.onnx") and opset.version > newest:
                 raise ConfigError(
                     f"{path}: opset {opset.version} is newer than this onnx {onnx.__version__} knows ({newest})",
-                    f"Export with opset {newest} or lower, or install a newer onnx.",
+                    f"export with opset {newest} or lower, or install a newer onnx",
                 )
         if model.ir_version > onnx.IR_VERSION:
             raise ConfigError(
                 f"{path}: ONNX IR version {model.ir_version} is newer than this onnx {onnx.__version__} knows"
                 f" ({int(onnx.IR_VERSION)})",
-                "Install a newer onnx, or export with an older one.",
+                "install a newer onnx, or export with an older one",
             )
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
@@ -72,7 +72,7 @@ def read(path: Path) -> ModelProto:
 def _bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise ConfigError(f"{path}: is a folder, not an ONNX file", "Name the .onnx file inside it.")
+            raise ConfigError(f"{path}: is a folder, not an ONNX file", "name the .onnx file inside it")
         if not path.exists():
             others = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
             raise ConfigError(
@@ -80,16 +80,16 @@ def _bytes(path: Path) -> bytes:
                 f"ONNX files in that folder: {', '.join(others)}." if others else "Check the path.",
             )
         if not path.is_file():
-            raise ConfigError(f"{path}: is not a regular file", "Copy the model to a file first.")
+            raise ConfigError(f"{path}: is not a regular file", "copy the model to a file first")
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise IntegrityError(
                 f"{path}: {size} bytes is more than one ONNX file can hold (2 GiB)",
-                "Save the weights as external data next to the model.",
+                "save the weights as external data next to the model",
             )
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "check its permissions") from error
 
 
 def _check_strings(model: ModelProto) -> None:
@@ -155,11 +155,11 @@ def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) 
     if not file.resolve().is_relative_to(folder) or Path(location).is_absolute() or ".." in Path(location).parts:
         raise IntegrityError(
             f"{where}: external data '{location}' lies outside the model's folder",
-            "Keep the weight files next to the model.",
+            "keep the weight files next to the model",
         )
     if not file.is_file():
         raise IntegrityError(
-            f"{where}: external data file '{location}' is missing", f"Copy {location} next to the model."
+            f"{where}: external data file '{location}' is missing", f"copy {location} next to the model"
         )
     needed = _needed_bytes(where, tensor)
     size = file.stat().st_size
@@ -170,14 +170,14 @@ def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) 
             f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", EXPORT_AGAIN
         )
     if length > budget:
-        raise IntegrityError(f"{where}: with its external data the model exceeds 2 GiB", "Use a smaller model.")
+        raise IntegrityError(f"{where}: with its external data the model exceeds 2 GiB", "use a smaller model")
     try:
         with file.open("rb") as stream:
             stream.seek(offset)
             data: bytes = stream.read(length)
         return data
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}", "check its permissions") from error
 
 
 def _needed_bytes(where: str, tensor: TensorProto) -> int:
@@ -224,5 +224,5 @@ def _check_tensor(where: str, tensor: TensorProto) -> None:
     mask = values.size == 1 or np.all((values == 0) | np.isneginf(values.astype(np.float32)))
     if nan or not mask:
         raise IntegrityError(
-            f"{where}: holds {'NaN' if nan else 'Inf'}", "Train or export the model again; these weights are damaged."
+            f"{where}: holds {'NaN' if nan else 'Inf'}", "train or export the model again; these weights are damaged"
         )

@@ -68,6 +68,11 @@ class Chosen:
         data: JsonObject = schema.to_dict(replace(self.card, assets=self.digests()))
         return data
 
+    def unnamed(self) -> JsonObject:
+        """Returns the card for artifacts that do not have its words yet: classes have their numbers for names."""
+        numbers = tuple(map(str, range(len(self.card.labels))))
+        return Chosen(replace(self.card, title="", labels=numbers), self.files).task()
+
     def digests(self) -> dict[str, str]:
         """Returns the hashes of its files by their names."""
         return {name: hash_file(path) for name, path in sorted(self.files.items())}

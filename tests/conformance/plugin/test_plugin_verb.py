@@ -39,7 +39,7 @@ def test_a_verb_of_another_package(call):
     assert (done.returncode, done.stdout) == (0, "hello you hello you\n")
     assert call("greet", "nobody").returncode == 1
     lacking = call("greet")
-    assert lacking.returncode == 2 and "Missing argument 'NAME'" in lacking.stderr
+    assert lacking.returncode == 2 and "missing argument 'NAME'" in lacking.stderr
     refused = call("greet", "you", "-n", "4")
     assert refused.returncode == 2 and "1<=x<=3" in refused.stderr
     listed = call("--help").stdout

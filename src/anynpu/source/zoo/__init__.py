@@ -89,7 +89,7 @@ def model(name: str) -> torch.nn.Module:
         network.load_state_dict(state)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise IntegrityError(
-            f"The weights of zoo model '{name}' do not load: {error}",
+            f"the weights of zoo model '{name}' do not load: {error}",
             hint=f"reinstall, or train them again: python -m anynpu.source.zoo.train {name}",
         ) from error
     return network.eval()
