@@ -32,7 +32,7 @@ def test_a_model_with_open_dimensions_is_shown_as_it_is(net: Path, capsys) -> No
     text = capsys.readouterr().out
     for words in (
         "batch x 3 x h x w",
-        "1x?",
+        "1 x ?",
         "1 Conv, 1 Neg",
         "12 parameters",
         "--shape image=1,3,224,224 --shape ids=1,224",
