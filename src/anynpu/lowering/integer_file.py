@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from anynpu.lowering.read import from_bytes
 from anynpu.lowering.widen import around, chosen_wide
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.adequacy import SampleLimits, calibration
+from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
@@ -132,14 +133,15 @@ def _repaired(
     """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
     # What is named as wide has 16 bits: what 8 would take from it is not its loss.
     in_float = around(form.graph, plan.float_tensors) | chosen_wide(form.graph, plan.wide_tensors)
-    changed, effects = rounded(form, data, plan, ranges, in_float)
+    exact = averages(form, data, plan, ranges, in_float) if plan.bias_correction else None
+    changed, effects = rounded(form, data, plan, ranges, in_float, exact)
 
-    def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> IntegerPieces:
+    def pieces(chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> IntegerPieces:
         return IntegerPieces(integer_graph(changed.graph, ranges, plan, tables, fixed)[0], chosen, samples)
 
-    if not plan.bias_correction:
+    if exact is None:
         return changed, effects
-    result, more = measured(changed, form, pieces, data, ranges, in_float)
+    result, more = measured(changed, exact.targets, pieces, data, in_float)
     return result, (*effects, *more)
 
 

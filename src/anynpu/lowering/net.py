@@ -15,7 +15,7 @@ from anynpu.lowering.widen import wide_operators
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.fitting import Window
 from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
-from anynpu.runtime.litert import DELEGATED, open_interpreter
+from anynpu.runtime.litert import DELEGATED, lent_tensor, open_interpreter
 from anynpu.tensors import Array
 
 _KINDS: Mapping[str, Kind] = {
@@ -151,7 +151,7 @@ def _window(operator: Operator, source: Sequence[int], weights: Sequence[int], g
 def runner(graph: Graph, names: Collection[str] = (), reuse: bool = False) -> Run:
     """Returns a function that gives every activation of a float graph for one sample, or those named.
 
-    With `reuse` it gives the same arrays for every sample, with other numbers in them: nobody may keep them.
+    With `reuse` it lends them: the next sample overwrites the arrays, and nobody may keep them.
     """
     computed = {*graph.inputs, *graph.makers()}
     wanted = [name for name in graph.tensors if name in computed and (not names or name in names)]
@@ -161,7 +161,6 @@ def runner(graph: Graph, names: Collection[str] = (), reuse: bool = False) -> Ru
     interpreter = open_interpreter(to_bytes(replace(graph, outputs=made or graph.outputs)), DELEGATED, threads=1)
     inputs = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
     indices = {entry["name"]: entry["index"] for entry in interpreter.get_output_details() if made}
-    kept: dict[str, Array] = {}
 
     def run(sample: dict[str, Array]) -> dict[str, Array]:
         for name, array in sample.items():
@@ -169,11 +168,8 @@ def runner(graph: Graph, names: Collection[str] = (), reuse: bool = False) -> Ru
         interpreter.invoke()
         answers = {name: sample[name] for name in wanted if name in graph.inputs}
         for name, index in indices.items():
-            if reuse and name in kept:
-                np.copyto(kept[name], interpreter.tensor(index)())
-            else:
-                kept[name] = np.asarray(interpreter.get_tensor(index))  # a tensor without axes comes as a number
-            answers[name] = kept[name]
+            lent = lent_tensor(interpreter, index)
+            answers[name] = lent if reuse else lent.copy()
         return answers
 
     return run

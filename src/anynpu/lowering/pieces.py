@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,16 +31,16 @@ class IntegerPieces:
     A function is executed as the graph has it, in however many operators, and once more with the new bias.
     """
 
-    def __init__(self, graph: Graph, chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> None:
+    def __init__(self, graph: Graph, chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> None:
         self._graph, self._tensors = graph, dict(graph.tensors)
         self._left = list(graph.operators)
         self._stretches = {place.result: each for place in chosen if (each := self._stretch(place))}
         self.places: Sequence[Place] = [place for place in chosen if place.result in self._stretches]
-        self._alive: dict[str, list[Array]] = {}
-        for name in graph.inputs:
-            form, values = graph.tensors[name].quantization, [sample[name] for sample in samples]
-            dtype = graph.tensors[name].dtype
-            self._alive[name] = values if form is None else [form.quantize(each, dtype) for each in values]
+        self._alive: dict[str, list[Array]] = {name: [] for name in graph.inputs}
+        for sample in samples:
+            for name, stored in self._alive.items():
+                form, dtype = graph.tensors[name].quantization, graph.tensors[name].dtype
+                stored.append(sample[name] if form is None else form.quantize(sample[name], dtype))
 
     def mean(self, place: Place) -> Floats:
         stretch = self._stretches[place.result]

@@ -8,20 +8,23 @@ model over the calibration data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anynpu.quantize.channels import by_channel, channel_rows
 from anynpu.quantize.ranges import Range, quantization_for
 from anynpu.quantize.weights import largest_integer, symmetric_scales
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
-    from anynpu.quantize.calibration import Dataset
     from anynpu.quantize.plan import QuantPlan
 
 Floats = NDArray[np.float64]
+_PIECE = 1 << 16
+"""How many values are worked on at a time."""
 
 
 class ChannelMeans:
@@ -44,9 +47,11 @@ class ChannelMeans:
         self._count += 1
         for name, axis in self._axes.items():
             values, form = tensors[name], self._forms.get(name)
-            rounded = values if form is None else kept(values, form, self._types[name])
-            self._exact[name] = self._exact.get(name, 0.0) + channel_mean(values, axis)
-            self._rounded[name] = self._rounded.get(name, 0.0) + channel_mean(rounded, axis)
+            exact = rounded = channel_mean(values, axis)
+            if form is not None:
+                rounded = channel_mean(values, axis, partial(kept, form=form, dtype=self._types[name]))
+            self._exact[name] = self._exact.get(name, 0.0) + exact
+            self._rounded[name] = self._rounded.get(name, 0.0) + rounded
 
     def exact(self, name: str) -> Floats:
         return self._exact[name] / self._count
@@ -65,23 +70,19 @@ def kept(values: Array, form: Quantization, dtype: str) -> Array:
     return steps
 
 
-def channel_mean(values: Array, axis: int) -> Floats:
-    others = tuple(each for each in range(values.ndim) if each != axis % values.ndim)
-    return np.asarray(values.mean(axis=others, dtype=np.float64))
+def channel_mean(values: Array, axis: int, of: Callable[[Array], Array] | None = None) -> Floats:
+    """Returns the mean of each channel, or that of what `of` makes of the values one by one.
 
-
-def channel_means(
-    run: Callable[[dict[str, Array]], Mapping[str, Array]],
-    data: Dataset,
-    axes: Mapping[str, int],
-    ranges: Mapping[str, Range],
-    plan: QuantPlan,
-) -> ChannelMeans:
-    """Returns the channel means of the tensors in `axes` over the data."""
-    means, run = ChannelMeans(axes, ranges, plan), data.counted(run) if axes else run
-    for index in range(data.count if axes else 0):
-        means.observe(run(data.sample(index)))
-    return means
+    It goes piece by piece, so that what is made of a piece stays in the processor's cache.
+    """
+    rows = channel_rows(values, axis)
+    if of is None:
+        return np.asarray(by_channel(np.add, rows) / max(len(rows), 1), np.float64)
+    mixed = rows.flags.c_contiguous  # or else channel by channel
+    along = 0 if mixed else 1
+    parts = np.array_split(rows, min(max(1, rows.size // _PIECE), max(rows.shape[along], 1)), axis=along)
+    sums = [by_channel(np.add, of(part)).astype(np.float64) for part in parts]
+    return np.asarray((np.sum(sums, axis=0) if mixed else np.concatenate(sums)) / max(len(rows), 1))
 
 
 def rounding_error(weights: Array, channel_axis: int | None, bits: int = 8) -> Floats:

@@ -21,7 +21,7 @@ from anynpu.measure.sources import (
     random_numbers,
     read,
 )
-from anynpu.quantize.padding import Given, Padding
+from anynpu.quantize.padding import Counting, Given, Padding
 from anynpu.schema import near
 from anynpu.tasks.images import Preprocess, class_folders, find_images
 from anynpu.tensors import Array, TensorSpec
@@ -85,9 +85,15 @@ class Dataset:
         inputs = {name: array[rows] for name, array in self.inputs.items()}
         return replace(self, inputs=inputs, labels=labels)
 
+    def counting(self, run: Given) -> Counting:
+        """Returns a function that leaves of the tensors that `run` gives for a sample what counts: rows of padding do
+        not."""
+        return (lambda tensors, _: tensors) if self.padding is None else self.padding.leaving_out(run)
+
     def counted(self, run: Given) -> Given:
-        """Returns a function that gives of the tensors of a sample what counts: rows of padding do not."""
-        return run if self.padding is None else self.padding.left_out(run)
+        """Returns a function that gives of the tensors of a sample what counts."""
+        counting = self.counting(run)
+        return lambda sample: counting(run(sample), sample)
 
 
 def load_data(

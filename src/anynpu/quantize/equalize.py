@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anynpu.quantize.channels import by_channel, channel_rows
 from anynpu.quantize.net import Change, Floats, Layer, Net, Operation
 from anynpu.tensors import Array
 
@@ -37,9 +38,8 @@ class ChannelPeaks:
     def observe(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample."""
         for name, axis in self._axes.items():
-            values = tensors[name]
-            others = tuple(each for each in range(values.ndim) if each != axis % values.ndim)
-            peak = np.maximum(np.abs(values.max(axis=others)), np.abs(values.min(axis=others)))
+            rows = channel_rows(tensors[name], axis)
+            peak = np.maximum(np.abs(by_channel(np.maximum, rows)), np.abs(by_channel(np.minimum, rows)))
             self._peaks[name] = np.maximum(self._peaks.get(name, 0.0), peak.astype(np.float64))
 
     def peak(self, name: str) -> Floats:

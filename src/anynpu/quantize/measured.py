@@ -9,8 +9,9 @@ next piece is executed on what this one gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from anynpu.graph.agreement import spread
 from anynpu.graph.passes import Pass
 from anynpu.quantize.bias import channel_mean
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.channels import channel_rows, thinned
 from anynpu.quantize.followers import Pointwise
 from anynpu.quantize.functions import followers, functions
 from anynpu.quantize.net import Change, Floats, Form, Net
@@ -68,7 +70,7 @@ class Pieces(Protocol):
         """Adds to the bias of the place where the mean was just taken."""
 
 
-Open = Callable[[Sequence[Place], Sequence[dict[str, Array]]], Pieces]
+Open = Callable[[Sequence[Place], Iterable[dict[str, Array]]], Pieces]
 
 
 def places(net: Net, unrounded: Collection[str]) -> list[Place]:
@@ -89,39 +91,8 @@ def places(net: Net, unrounded: Collection[str]) -> list[Place]:
     return found if any(place.function for place in found) else []
 
 
-def measured(
-    form: F, exact: F, execute: Open, data: Dataset, ranges: Mapping[str, Range], unrounded: Collection[str]
-) -> tuple[F, tuple[PassEffect, ...]]:
-    """Returns the float model with the biases that its quantised form needs to keep the means that `exact`, the model
-    as it was before anything made up for rounding, has behind its functions, within `ranges`; and what that changed."""
-    does = "biases keep the means behind functions, measured layer by layer"
-
-    def measure(given: F) -> tuple[F, int]:
-        return biases_measured(given, exact, execute, data, ranges, unrounded)
-
-    return passes.run((Pass("measured-biases", does, measure, keeps_results=False),), form)
-
-
-def biases_measured(
-    form: F, exact: F, execute: Open, data: Dataset, ranges: Mapping[str, Range], unrounded: Collection[str]
-) -> tuple[F, int]:
-    """Returns the float model with measured biases, and how many there are."""
-    net = form.net()
-    chosen = places(net, unrounded)
-    if not chosen or data.count < FEWEST:
-        return form, 0
-    samples = [data.sample(at) for at in spread(data.count, min(data.count, SAMPLES))]
-    targets = _targets(exact, chosen, samples, ranges)
-    change, pieces = Change(net), execute(chosen, samples)
-    for place in pieces.places:
-        shift = targets[place.result].shift(pieces.mean(place))
-        change.stored[place.bias] = np.asarray(change.values(place.bias) + shift, np.float32)
-        pieces.shift(place, shift)
-    return form.changed(change), len(change.stored)
-
-
-@dataclass
-class _Target:
+@dataclass(frozen=True)
+class Target:
     """What the float model gives behind a function: the mean of each channel, how much a bias moves it, and how far
     what the bias is added to spreads."""
 
@@ -136,20 +107,68 @@ class _Target:
         return np.clip((self.mean - mean) / steep, -farthest, farthest).astype(np.float32)
 
 
-def _targets(
-    form: Form, chosen: Sequence[Place], samples: Sequence[dict[str, Array]], ranges: Mapping[str, Range]
-) -> dict[str, _Target]:
-    """Returns what the float model gives at each place. What a range clips is not an error of the mean: a bias that
-    gave it back would move all samples for the sake of the few that are too loud."""
-    run = form.run([place.result for place in chosen])
-    rows: dict[str, list[tuple[Floats, Floats, Floats]]] = {place.result: [] for place in chosen}
-    for sample in samples:
-        computed = run(sample)
-        for place in chosen:
-            values, limits = computed[place.result], ranges[place.behind]
+class Targets:
+    """Collects what the float model gives at each place, sample by sample.
+
+    What a range clips is not an error of the mean: a bias that gave it back would move all samples for the sake of the
+    few that are too loud. Slopes and spreads are those of some thousand values of a channel: they say how far to go.
+    """
+
+    def __init__(self, chosen: Sequence[Place], ranges: Mapping[str, Range]) -> None:
+        self._chosen, self._ranges = chosen, ranges
+        self._rows: dict[str, list[tuple[Floats, Floats, Floats]]] = {place.result: [] for place in chosen}
+        self.names = {name for place in chosen for name in (place.result, place.behind)}
+
+    def observe(self, tensors: Mapping[str, Array]) -> None:
+        """Adds one sample of the tensors that are named in `names`."""
+        for place in self._chosen:
+            limits = self._ranges[place.behind]
+            clip = partial(np.clip, a_min=min(limits.min, 0.0), a_max=max(limits.max, 0.0))
+            values = thinned(channel_rows(tensors[place.result], place.axis))
             rise = place.of(values + _NUDGE) - place.of(values - _NUDGE)
-            kept = np.clip(place.of(values), min(limits.min, 0.0), max(limits.max, 0.0))
-            means = channel_mean(kept, place.axis), channel_mean(rise, place.axis) / (2 * _NUDGE)
-            others = tuple(axis for axis in range(values.ndim) if axis != place.axis % values.ndim)
-            rows[place.result].append((*means, values.std(axis=others).astype(np.float64)))
-    return {name: _Target(*np.mean(each, axis=0)) for name, each in rows.items()}
+            mean = channel_mean(tensors[place.behind], place.axis, clip)
+            spread = values.std(axis=0).astype(np.float64)
+            self._rows[place.result].append((mean, channel_mean(rise, -1) / (2 * _NUDGE), spread))
+
+    def of(self, place: Place) -> Target:
+        """Returns what a place had on average."""
+        return Target(*np.mean(self._rows[place.result], axis=0))
+
+
+def sampled(data: Dataset) -> list[int]:
+    """Returns the samples that biases are measured on."""
+    return spread(data.count, min(data.count, SAMPLES))
+
+
+def measured(
+    form: F, targets: Targets, execute: Open, data: Dataset, unrounded: Collection[str]
+) -> tuple[F, tuple[PassEffect, ...]]:
+    """Returns the float model with the biases that its quantised form needs to keep the means that the model had behind
+    its functions before anything made up for rounding; and what that changed."""
+    does = "biases keep the means behind functions, measured layer by layer"
+
+    def measure(given: F) -> tuple[F, int]:
+        return biases_measured(given, targets, execute, data, unrounded)
+
+    return passes.run((Pass("measured-biases", does, measure, keeps_results=False),), form)
+
+
+def biases_measured(
+    form: F, targets: Targets, execute: Open, data: Dataset, unrounded: Collection[str]
+) -> tuple[F, int]:
+    """Returns the float model with measured biases, and how many there are."""
+    net = form.net()
+    chosen = measurable(net, unrounded, data)
+    if not chosen:
+        return form, 0
+    change, pieces = Change(net), execute(chosen, (data.sample(at) for at in sampled(data)))
+    for place in pieces.places:
+        shift = targets.of(place).shift(pieces.mean(place))
+        change.stored[place.bias] = np.asarray(change.values(place.bias) + shift, np.float32)
+        pieces.shift(place, shift)
+    return form.changed(change), len(change.stored)
+
+
+def measurable(net: Net, unrounded: Collection[str], data: Dataset) -> list[Place]:
+    """Returns the places whose biases are measured on some samples: none where these are too few."""
+    return places(net, unrounded) if data.count >= FEWEST else []

@@ -16,7 +16,7 @@ from anynpu.graph.fold import copied
 from anynpu.graph.scalars import reads_numbers, value_of
 from anynpu.quantize.fitting import Window
 from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
-from anynpu.runtime.ort import open_session
+from anynpu.runtime.ort import lent_outputs, open_session
 from anynpu.tensors import Array
 
 MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity")
@@ -55,7 +55,7 @@ class OnnxForm:
         return net_of(self.model.graph)
 
     def run(self, names: Collection[str] = ()) -> Run:
-        return runner(self.model, names)
+        return runner(self.model, names, reuse=True)
 
     def changed(self, change: Change) -> OnnxForm:
         result = copied(self.model)
@@ -176,19 +176,26 @@ def _layer(node: NodeProto, stored: Mapping[str, TensorProto]) -> Layer | None:
     return Layer(node.input[1], bias, dims, 0, 1, groups, channel_axis=1, window=window)
 
 
-def runner(model: onnx.ModelProto, wanted: Collection[str] = ()) -> Run:
-    """Returns a function that gives every activation of the model for one sample, or those that are wanted."""
+def runner(model: onnx.ModelProto, wanted: Collection[str] = (), reuse: bool = False) -> Run:
+    """Returns a function that gives every activation of the model for one sample, or those that are wanted.
+
+    With `reuse` it lends them: the next sample overwrites the arrays, and nobody may keep them.
+    """
     copy = copied(model)
     present = {value.name for value in copy.graph.output}
     made = {name for node in copy.graph.node for name in node.output}
     for value in copy.graph.value_info:
-        if value.name in made - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
+        named = not wanted or value.name in wanted
+        if named and value.name in made - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
             copy.graph.output.append(value)
     # Fused operators would not give the tensors that are asked for.
     session = open_session(copy.SerializeToString(), threads=1, plain=True)
     names = [output.name for output in session.get_outputs() if not wanted or output.name in wanted]
+    lent = lent_outputs(session, names) if reuse else None
 
     def run(sample: dict[str, Array]) -> dict[str, Array]:
+        if lent is not None:
+            return lent(sample) | sample
         # Without a name, ONNX Runtime gives all outputs.
         return (dict(zip(names, session.run(names, sample), strict=True)) if names else {}) | sample
 

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.quantize.net import Form, Run
+from anynpu.quantize.net import Form
 from anynpu.tensors import Array
 
 Given = Callable[[dict[str, Array]], Mapping[str, Array]]
+Counting = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Array]]
+"""Returns of the tensors of a sample what counts."""
 PROBES = 2
 _SAME = 1e-5
 """How far two results may lie apart that are the same but for rounding, as a share of the largest value."""
@@ -30,15 +32,13 @@ class Padding:
     mask: str
     probes: tuple[tuple[dict[str, Array], dict[str, Array]], ...]
 
-    def left_out(self, run: Given) -> Run:
-        """Returns a function that gives tensors without rows of padding."""
+    def leaving_out(self, run: Given) -> Counting:
+        """Returns a function that takes rows of padding out of what `run` gives for a sample."""
         axes = self.axes(run)
 
-        def without(sample: dict[str, Array]) -> dict[str, Array]:
+        def without(tensors: Mapping[str, Array], sample: Mapping[str, Array]) -> Mapping[str, Array]:
             real = np.flatnonzero(sample[self.mask])
-            return {
-                name: values.take(real, axes[name]) if name in axes else values for name, values in run(sample).items()
-            }
+            return {name: values.take(real, axes[name]) if name in axes else values for name, values in tensors.items()}
 
         return without
 

@@ -7,7 +7,7 @@ QuantizeLinear and end before the last DequantizeLinear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from anynpu.graph.fold import copied
 from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
 from anynpu.quantize.adequacy import SampleLimits, calibration
+from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
@@ -80,19 +81,19 @@ def write_qdq(
     ranges |= fixed.ranges
     if report is not None:
         report(calibration(observed, ranges, data))
-    exact = form
+    graph, names = form.model.graph, {node.output[0]: node.name for node in form.model.graph.node}
+    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+    exact = averages(form, data, plan, ranges, unrounded) if fixed.repaired and plan.bias_correction else None
     if fixed.repaired:
-        form, changes = rounded(form, data, plan, ranges)
+        form, changes = rounded(form, data, plan, ranges, exact=exact)
         done = (*done, *changes)
     quantised, changes = _emitted(form.model, ranges, plan, fixed)
-    if fixed.repaired and plan.bias_correction:
-        graph, names = form.model.graph, {node.output[0]: node.name for node in form.model.graph.node}
-        unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+    if exact is not None:
 
-        def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> QdqPieces:
+        def pieces(chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> QdqPieces:
             return QdqPieces(quantised, names, ranges, plan, chosen, samples)
 
-        form, effect = measured(form, exact, pieces, data, ranges, unrounded)
+        form, effect = measured(form, exact.targets, pieces, data, unrounded)
         done = (*done, *effect)
         if effect[-1].changed:
             quantised, changes = _emitted(form.model, ranges, plan, fixed)
@@ -197,7 +198,7 @@ def model_ranges(
     whole = {value.name for value in model.graph.output}
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
     net, observed = net_of(model.graph), SampleLimits() if observed is None else observed
-    ranges = collect(runner(model), data, *how, progress, whole, followers(net), observed)
+    ranges = collect(runner(model, reuse=True), data, *how, progress, whole, followers(net), observed)
     unrounded = whole_operators(model.graph).unrounded | left_in_float(model.graph, plan.float_tensors).unrounded
     return with_room(net, kept_by_most(net, ranges, observed, plan, unrounded), plan)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -27,7 +27,7 @@ class QdqPieces:
         ranges: Mapping[str, Range],
         plan: QuantPlan,
         chosen: Sequence[Place],
-        samples: Sequence[dict[str, Array]],
+        samples: Iterable[dict[str, Array]],
     ) -> None:
         """`names` are those of the nodes, by their results in the float model."""
         self._model, self._ranges, self._plan = model, ranges, plan
@@ -36,14 +36,20 @@ class QdqPieces:
         self.places: Sequence[Place] = [place for place, _ in ends]
         self._stops = {place.result: stop for place, stop in ends}
         self._start = 0
-        self._alive = {name: [sample[name] for sample in samples] for name in samples[0]}
+        self._alive: dict[str, list[Array]] = {}
+        for sample in samples:
+            for name, values in sample.items():
+                self._alive.setdefault(name, []).append(values)
 
     def mean(self, place: Place) -> Floats:
         stop = self._stops[place.result]
         self._alive, self._start = self._executed(stop), stop
         results = self._alive[self._model.graph.node[stop - 1].output[0]]
-        behind = [self._stored(place.behind, place.of(self._stored(place.result, each))) for each in results]
-        mean: Floats = np.mean([channel_mean(each, place.axis) for each in behind], axis=0)
+
+        def behind(values: Array) -> Array:
+            return self._stored(place.behind, place.of(self._stored(place.result, values)))
+
+        mean: Floats = np.mean([channel_mean(each, place.axis, behind) for each in results], axis=0)
         return mean
 
     def shift(self, place: Place, by: Array) -> None:

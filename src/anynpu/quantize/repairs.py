@@ -12,7 +12,8 @@ from anynpu.artifact import PassEffect
 from anynpu.graph import passes
 from anynpu.graph.agreement import Run, difference, spread
 from anynpu.graph.passes import Pass
-from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
+from anynpu.quantize.averages import Averages, averages, biased
+from anynpu.quantize.bias import ChannelMeans, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import ChannelPeaks, pairs
 from anynpu.quantize.fitting import FITTING_SAMPLES, Moments, fitted
@@ -113,11 +114,16 @@ def _outputs(run: Callable[[dict[str, Array]], Mapping[str, Array]], names: Sequ
 
 
 def rounded(
-    form: F, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], in_float: Collection[str] = ()
+    form: F,
+    data: Dataset,
+    plan: QuantPlan,
+    ranges: Mapping[str, Range],
+    in_float: Collection[str] = (),
+    exact: Averages | None = None,
 ) -> tuple[F, tuple[PassEffect, ...]]:
     """Returns the graph with weights and biases that make up for rounding, and what each pass did.
 
-    `in_float` are results of operators that the plan leaves in floating point.
+    `in_float` are results of operators that the plan leaves in floating point, `exact` the averages of the graph.
     """
     chosen: list[Pass[F]] = []
     if plan.rounding == "fitted":
@@ -126,7 +132,9 @@ def rounded(
         chosen.append(Pass("fitted-weights", does, fit, keeps_results=False))
     if plan.bias_correction:
         does = "biases take back what rounding takes from the mean of an output"
-        correct: Callable[[F], tuple[F, int]] = lambda given: biases_corrected(given, data, plan, ranges, in_float)  # noqa: E731
+        correct: Callable[[F], tuple[F, int]] = lambda given: biases_corrected(  # noqa: E731
+            given, data, plan, ranges, in_float, exact
+        )
         chosen.append(Pass("bias-correction", does, correct, keeps_results=False))
     return passes.run(chosen, form)
 
@@ -165,26 +173,22 @@ def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
 
 
 def biases_corrected(
-    form: F, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], in_float: Collection[str] = ()
+    form: F,
+    data: Dataset,
+    plan: QuantPlan,
+    ranges: Mapping[str, Range],
+    in_float: Collection[str] = (),
+    exact: Averages | None = None,
 ) -> tuple[F, int]:
-    """Returns the graph with every bias plus what rounding will take from the mean of its output, and how many."""
+    """Returns the graph with every bias plus what rounding will take from the mean of its output, and how many; `exact`
+    is known already if it is of this graph."""
     net = form.net()
-    axes = {source: layer.channel_axis for source, layer, _ in biased(net)}
-    means = channel_means(form.run([*axes]), data, axes, ranges, plan) if axes else None
+    means = exact.inputs if exact is not None and exact.form is form else averages(form, data, plan, ranges).inputs
     change = Change(net)
     for source, layer, result in biased(net):
-        if means is not None and result not in in_float:
+        if result not in in_float:
             change.stored[layer.bias] = corrected_bias(net, source, layer, means, plan)
     return form.changed(change), len(change.stored)
-
-
-def biased(net: Net) -> list[tuple[str, Layer, str]]:
-    """Returns the layers with a bias of their own, each with what it reads and what it gives."""
-    return [
-        (operation.inputs[0], layer, operation.result)
-        for operation in net.operations
-        if (layer := operation.layer) is not None and layer.bias and net.own(layer.bias)
-    ]
 
 
 def corrected_bias(net: Net, source: str, layer: Layer, means: ChannelMeans, plan: QuantPlan) -> Array:

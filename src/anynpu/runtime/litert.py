@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, ToolMissing, first_line
 from anynpu.foreign import LITERT, mapped
@@ -54,6 +56,20 @@ def open_interpreter(
     # It reads the bytes for as long as it runs, and does not keep them itself.
     interpreter.model_in_memory = model
     return interpreter
+
+
+class _Lent:
+    """Memory of an interpreter that an array looks into; whoever holds the array holds the interpreter."""
+
+    def __init__(self, interface: Mapping[str, Any], interpreter: Any) -> None:
+        self.__array_interface__, self.interpreter = interface, interpreter
+
+
+def lent_tensor(interpreter: Any, index: int) -> Array:
+    """Returns a tensor where the interpreter holds it: nothing is copied, and the next run overwrites it."""
+    held = interpreter.tensor(index)()
+    # The array of the interpreter itself may not be there when it runs again.
+    return np.asarray(_Lent(held.__array_interface__, interpreter)) if np.ndim(held) else np.array(held)
 
 
 def _of(artifact: Artifact, kernels: str, keep: bool = False) -> Any:

@@ -6,9 +6,11 @@ import json
 import re
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, first_line
@@ -84,6 +86,33 @@ def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], h
     except ONNX_RUNTIME as error:
         raise DeviceError(f"ONNX Runtime failed: {first_line(error)}", call="run", hint=hint) from error
     return dict(zip(names, values, strict=True))
+
+
+_FLOATS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+
+
+def lent_outputs(session: Any, names: Sequence[str]) -> Callable[[Mapping[str, Array]], dict[str, Array]] | None:
+    """Returns a function that runs a session and gives named outputs in arrays that every run overwrites, which takes
+    half the memory; None where their sizes are not known before."""
+    from onnxruntime import OrtValue
+
+    known = {output.name: output for output in session.get_outputs() if output.name in names}
+    sized = all(isinstance(size, int) and size > 0 for each in known.values() for size in each.shape)
+    if not known or not sized or any(each.type not in _FLOATS for each in known.values()):
+        return None
+    arrays = {name: np.zeros(known[name].shape, _FLOATS[known[name].type]) for name in names}
+    held = {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    binding = session.io_binding()
+    for name, value in held.items():
+        binding.bind_ortvalue_output(name, value)
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        session.run_with_iobinding(binding)
+        return dict(arrays)
+
+    return run
 
 
 class OrtSession:
