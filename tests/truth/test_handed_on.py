@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,8 +17,11 @@ from onnx import helper
 from anynpu.artifact import Artifact, Estimates, Made, Manifest, Step, seal
 from anynpu.measure import execution
 from anynpu.measure.execution import OWN_MACS, TAUGHT, execute, own_share, run_all, taught_samples
+from anynpu.measure.refusals import second_opinions
+from anynpu.measure.remembered import Memory, answers_file
 from anynpu.measure.samples import SampleSet
-from anynpu.runtime.tflite_file import read_specs, shared_model
+from anynpu.runtime.litert import LiteRtSession
+from anynpu.runtime.tflite_file import is_stateless, pack_model, read_model, read_specs, shared_model
 from anynpu.runtime.tflite_halves import HalvesSession, can_halve, tail_begin
 from anynpu.runtime.tflm import TflmSession
 
@@ -25,7 +31,16 @@ OWN, ALL = 5, 24
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """A net whose first output comes from its head and whose second one from its tail."""
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("net")
+    return made(tmp_path_factory.mktemp("net"))
+
+
+@pytest.fixture(scope="module")
+def without_means(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return made(tmp_path_factory.mktemp("plain"), means=False)
+
+
+def made(folder: Path, means: bool = True) -> Artifact:
+    rng = np.random.default_rng(0)
     constants = {
         "w": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32),
         "v": rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32),
@@ -40,7 +55,8 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         helper.make_node("Flatten", ["e"], ["g"]),
         helper.make_node("MatMul", ["g", "f"], ["late"]),
     ]
-    model = net(nodes, {"x": (1, 3, 12, 12)}, constants, ("early", "late"))
+    nodes = nodes if means else nodes[:3]
+    model = net(nodes, {"x": (1, 3, 12, 12)}, constants, ("early", "late") if means else ("early",))
     (folder / "model.tflite").write_bytes(quantised(model, samples(model), folder))
     inputs, outputs = read_specs(folder / "model.tflite")
     manifest = Manifest("tflite", "model.tflite", inputs=tuple(inputs), outputs=tuple(outputs))
@@ -58,7 +74,7 @@ def fed(subject: Artifact, monkeypatch: pytest.MonkeyPatch) -> SampleSet:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who ran a sample, sample by sample."""
     ran: list[str] = []
-    for kind in (TflmSession, HalvesSession):
+    for kind in (TflmSession, HalvesSession, LiteRtSession):
 
         def counted(session, inputs, run=kind.run, name=kind.__name__):
             ran.append(name)
@@ -95,7 +111,51 @@ def test_what_differs_in_one_value_runs_nothing(subject, fed, runs, monkeypatch)
 
     monkeypatch.setattr(HalvesSession, "run", off_by_one)
     got = execute(subject, None, fed, subject, lambda *_: None)
-    assert runs.count("TflmSession") == ALL and runs.count("HalvesSession") == OWN and not got.notes
+    assert runs.count("TflmSession") == ALL and runs.count("HalvesSession") == 1 and not got.notes
+
+
+def test_two_chips_of_one_file_run_each_sample_once_in_each_runtime(without_means, fed, runs, tmp_path):
+    plain = execute(without_means, "litert", fed, without_means, lambda *_: None)
+    own = execute(without_means, "tflm", fed, without_means, lambda *_: None)
+    runs.clear()
+    answered = []
+    for device, kind in (("litert", LiteRtSession), ("tflm", TflmSession)):
+        memory = Memory(without_means, tmp_path)  # what the first leaves in the folder, the second reads
+        answered.append(execute(without_means, device, fed, without_means, lambda *_: None, memory))
+        second_opinions(kind, without_means, fed, without_means, memory)
+        memory.write()
+    assert runs.count("LiteRtSession") == ALL and not runs.count("HalvesSession")
+    assert runs.count("TflmSession") == ALL  # whose opinion was asked on all of this small net
+    for got, wanted in zip(answered, (plain, own), strict=True):
+        assert got.outputs.keys() == wanted.outputs.keys() and got.notes == wanted.notes
+        assert all(np.array_equal(got.outputs[name], wanted.outputs[name]) for name in wanted.outputs)
+        assert all(np.array_equal(got.answers[name], wanted.answers[name]) for name in wanted.answers)
+    assert f"LiteRT reference kernels on this host's CPU ran {ALL - OWN} of them" in answered[1].notes[0]
+
+
+def test_remembered_answers_that_differ_are_not_taken(without_means, fed, runs, tmp_path):
+    memory = Memory(without_means, tmp_path)
+    execute(without_means, "litert", fed, without_means, lambda *_: None, memory)
+    memory.write()
+    with np.load(tmp_path / answers_file("litert")) as file:
+        arrays = dict(file)
+    arrays["output:early"].reshape(ALL, -1)[OWN - 1, 7] ^= 1
+    np.savez(tmp_path / answers_file("litert"), **arrays)
+    runs.clear()
+    got = execute(without_means, "tflm", fed, without_means, lambda *_: None, Memory(without_means, tmp_path))
+    assert runs == ["TflmSession"] * OWN + ["HalvesSession"] * ALL
+    whole = run_all(TflmSession(without_means), fed, without_means)
+    assert np.array_equal(got.outputs["early"], whole["early"])
+
+
+def test_answers_are_those_to_the_same_inputs(without_means, fed, tmp_path):
+    memory = Memory(without_means, tmp_path)
+    session = memory.of("litert", LiteRtSession(without_means))
+    first, second = (run_all(session, fed.after(at).first(3), without_means)["early"] for at in (0, 3))
+    assert not np.array_equal(first, second)
+    memory.write()
+    again = Memory(without_means, tmp_path).of("litert", LiteRtSession(without_means))
+    assert np.array_equal(run_all(again, fed.after(2).first(3), without_means)["early"][1:], second[:2])
 
 
 def test_a_costly_model_is_run_on_fewer_samples_and_never_on_fewer_than_two(tmp_path):
@@ -105,3 +165,15 @@ def test_a_costly_model_is_run_on_fewer_samples_and_never_on_fewer_than_two(tmp_
     assert (share(None), share(OWN_MACS // 20), share(OWN_MACS * 9), share(OWN_MACS * 9, 1)) == (50, 20, 2, 1)
     costly = Artifact(tmp_path, Manifest("onnx", "", estimates=Estimates("", macs=OWN_MACS)))
     assert len(taught_samples(SampleSet({"x": np.zeros((90, 1))}), costly)) == 2 < TAUGHT
+
+
+def test_what_has_a_state_or_another_format_is_run_every_time(without_means, tmp_path):
+    model = read_model(without_means.main.read_bytes())
+    assert is_stateless(model)
+    model.subgraphs[0].tensors[1].isVariable = True
+    assert not is_stateless(model)
+    (tmp_path / "model.tflite").write_bytes(pack_model(model))
+    stateful = Artifact(tmp_path, replace(without_means.manifest, files=()))
+    session = LiteRtSession(without_means)
+    assert Memory(stateful).of("litert", session) is session
+    assert Memory(Artifact(tmp_path, replace(stateful.manifest, format="onnx"))).of("ort", session) is session

@@ -6,10 +6,10 @@ TFLite-Micro divides by zero and adds tensors of shapes that do not fit without 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, DeviceError, Finding, IntegrityError, Unsupported
+from anynpu.measure.remembered import Memory
 from anynpu.measure.samples import SampleSet
 from anynpu.runtime.base import Session, run_real, sessions_for
 from anynpu.tensors import by_name
@@ -41,8 +41,11 @@ def refusal(kind: type[Session], error: AnyNpuError) -> Unsupported | None:
     return Unsupported(f"the model is refused by {kind.what}: {reason}", [Finding("runs", words)], HINT)
 
 
-def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, truth: Artifact) -> list[str]:
-    """Returns notes about runtimes that fail on a file which `kind` runs; one that refuses the model raises."""
+def second_opinions(
+    kind: type[Session], subject: Artifact, samples: SampleSet, truth: Artifact, memory: Memory
+) -> list[str]:
+    """Returns notes about runtimes that fail on a file which `kind` runs; one that refuses the model raises. A runtime
+    that `memory` has answers of is not run on these again."""
     if subject.manifest.format not in ASKED:
         return []
     macs = max((truth.manifest.estimates.macs if truth.manifest.estimates else None) or 1, 1)
@@ -52,7 +55,7 @@ def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, 
     for other in sessions_for(subject.manifest.format):
         if other is not kind and not other.missing():
             try:
-                session: Any = other(subject)
+                session = memory.of(other.name, other(subject))
                 for sample in samples.first(count):
                     run_real(session, sample, like)
             except (IntegrityError, DeviceError) as error:

@@ -21,6 +21,7 @@ from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.pace import slower_than_float
 from anynpu.measure.reference import judge_reference
 from anynpu.measure.refusals import second_opinions
+from anynpu.measure.remembered import Memory
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.records.build import FLOAT_MODEL, Verification
@@ -144,6 +145,7 @@ def verify(
     random: bool = False,
     taught: str = "",
     kept: str = "",
+    remembered: str = "",
 ) -> Verification:
     """Executes two artifacts on the same samples and returns the comparison (runs in a child process).
 
@@ -151,6 +153,7 @@ def verify(
     artifact that the candidate must repeat bit by bit, where there is one. `random` says that the samples are random
     numbers. `taught` takes what `repeat.teach` would ask the reference runtime again, where that ran the candidate.
     `kept` is a file with what the float model gives for these samples; it is written where it is not there yet.
+    `remembered` is a folder with what runtimes gave for them; those that have no file there get one.
     """
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     everything = read_samples(Path(data))
@@ -160,9 +163,11 @@ def verify(
     float_session = functools.cache(lambda: opened(float_kind, truth))
     judged = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
     expected, about = judged.outputs, judged.about
-    execution = execute(subject, device, samples, truth, report_progress)
+    memory = Memory(subject, Path(remembered) if remembered else None)
+    execution = execute(subject, device, samples, truth, report_progress, memory)
     kind, session, got = execution.kind, execution.session, execution.outputs
-    others = second_opinions(kind, subject, samples, truth)
+    others = second_opinions(kind, subject, samples, truth, memory)
+    memory.write()
     if taught and kind is sessions_for(subject.manifest.format)[0]:
         np.savez(taught, **execution.answers)  # type: ignore[arg-type]  # names are not keywords
     known, notes = _taught(session, execution.answers, samples.first(MIN_SAMPLES), truth, oracle)

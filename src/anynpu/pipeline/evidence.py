@@ -11,6 +11,7 @@ from pathlib import Path
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ToolMissing, Unsupported
+from anynpu.measure import remembered
 from anynpu.measure import repeat as repeating
 from anynpu.measure.expected import FILE as EXPECTED
 from anynpu.measure.repeat import ANSWERS, Repetition
@@ -44,9 +45,10 @@ def verify(
 ) -> Artifact:
     """Returns the evidence: the candidate executed and compared with the float model, and with `oracle` bit by bit.
 
-    `floating` is the float TFLite model that it was quantised from: it must compute what the float model does. Three
+    `floating` is the float TFLite model that it was quantised from: it must compute what the float model does. Four
     things that such a run finds out are steps of their own, so that the other chips of the model need not: what the
-    float model answers, that its float TFLite twin answers the same, and what a compiler of the candidate must repeat.
+    float model answers, that its float TFLite twin answers the same, what a compiler of the candidate must repeat, and
+    what each runtime answers.
     """
     inputs = _digests(candidate=candidate, reference=model, data=data, oracle=oracle, float=floating)
     # A shared cache may hold what another CPU gave: its instructions are part of the evidence.
@@ -59,13 +61,24 @@ def verify(
     step = Step("verify", inputs, {"metric": steps.metric, "device": device}, tools)
     answered = Step("float", _digests(reference=model, data=data), tools=tools)
     converted = Step("converted", {**answered.inputs, "float": inputs.get("float", "")}, tools=tools)
+    shared = sessions_for(candidate.manifest.format) if candidate.manifest.format in remembered.FORMATS else ()
+    asked = {
+        remembered.answers_file(kind.name): Step(
+            "answers", _digests(candidate=candidate, data=data), {"session": kind.name}, tools
+        )
+        for kind in shared
+    }
 
     def make(out: Path, work: Work) -> Manifest:
         taught, expected = out.parent / ANSWERS, out.parent / EXPECTED
         lent = _lent(steps, answered, expected)
+        folder = out.parent / "remembered"
+        folder.mkdir(exist_ok=True)
+        there = {name for name, each in asked.items() if _lent(steps, each, folder / name)}
         arguments = {
             **_paths(candidate=candidate, reference=model, data=data, oracle=oracle),
             "kept": str(expected),
+            "remembered": str(folder) if asked else "",
             "answers": str(out / "vectors.npz"),
             "taught": str(taught) if candidate.manifest.format == REPEATED else "",
             "metric": steps.metric,
@@ -79,11 +92,13 @@ def verify(
         answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
         verification = schema.from_dict(Verification, answer, "verification")
         if expected.is_file() and not lent:
-            steps.quietly(answered, lambda there, _: _moved(there, expected))
+            steps.quietly(answered, lambda place, _: _moved(place, expected))
         if unproved is not None:  # there are no answers to keep: that the step is there is the proof
-            steps.quietly(converted, lambda there, _: _taught(there, there / ANSWERS))
+            steps.quietly(converted, lambda place, _: _taught(place, place / ANSWERS))
         if taught.is_file():
-            steps.quietly(_teaching(candidate, model, data), lambda there, _: _taught(there, taught))
+            steps.quietly(_teaching(candidate, model, data), lambda place, _: _taught(place, taught))
+        for file in sorted(each for each in folder.iterdir() if each.name not in there):
+            steps.quietly(asked[file.name], lambda place, _, file=file: _moved(place, file))
         if verification.device == reference.name:
             trial.passed(candidate, reference)
         trial.passed(model, choose(model.manifest.format, REFERENCES.get(model.manifest.format)))

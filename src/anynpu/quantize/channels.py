@@ -21,13 +21,13 @@ def channel_rows(values: Array, axis: int) -> Array:
 
 def by_channel(reduction: np.ufunc, rows: Array) -> Array:
     """Returns the sum, the smallest or the largest value of each channel of some rows."""
-    wide = {"dtype": np.int64} if reduction is np.add and rows.dtype.kind in "iu" else {}
+    wide = np.int64 if reduction is np.add and rows.dtype.kind in "iu" else None
     beside = _WIDE // max(rows.shape[1], 1) if rows.flags.c_contiguous else 1
     whole = len(rows) - len(rows) % beside if beside > 1 else 0
     if whole:
-        folded = reduction.reduce(rows[:whole].reshape(-1, beside * rows.shape[1]), axis=0, **wide)
+        folded = reduction.reduce(rows[:whole].reshape(-1, beside * rows.shape[1]), axis=0, dtype=wide)
         rows = np.concatenate([folded.reshape(beside, -1), rows[whole:]])
-    return np.asarray(reduction.reduce(rows, axis=0, **wide))
+    return np.asarray(reduction.reduce(rows, axis=0, dtype=wide))
 
 
 def thinned(rows: Array) -> Array:

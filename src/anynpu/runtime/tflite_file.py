@@ -99,6 +99,11 @@ def operator_names(model: Any) -> list[str]:
     return [str(flatbuffer_utils.opcode_to_name(model, op.opcodeIndex)) for op in model.subgraphs[0].operators]
 
 
+def is_stateless(model: Any) -> bool:
+    """Tells whether a model is one graph that keeps nothing from run to run."""
+    return len(model.subgraphs) == 1 and not any(tensor.isVariable for tensor in model.subgraphs[0].tensors)
+
+
 def free_name(stem: str, taken: set[str]) -> str:
     """Returns a name that is not taken yet, and takes it."""
     number = 0

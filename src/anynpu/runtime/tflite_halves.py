@@ -15,7 +15,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.foreign import LITERT, TFLITE_MICRO, mapped
 from anynpu.runtime.litert import REFERENCE, LiteRtSession, open_interpreter
-from anynpu.runtime.tflite_file import operator_names, pack_model, shared_model, with_own_buffers
+from anynpu.runtime.tflite_file import is_stateless, operator_names, pack_model, shared_model, with_own_buffers
 from anynpu.runtime.tflm import TflmSession, open_micro
 from anynpu.tensors import Array
 
@@ -66,8 +66,7 @@ class HalvesSession:
 def can_halve(artifact: Artifact) -> bool:
     """Tells whether a model has a head that is worth another runtime: one graph, and no state from run to run."""
     model = shared_model(artifact.main.read_bytes(), str(artifact.main))
-    state = any(tensor.isVariable for tensor in model.subgraphs[0].tensors)
-    return len(model.subgraphs) == 1 and not state and tail_begin(model) > 0
+    return is_stateless(model) and tail_begin(model) > 0
 
 
 def tail_begin(model: Any) -> int:
