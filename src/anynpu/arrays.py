@@ -6,6 +6,8 @@ Nothing is unpickled. A damaged file raises IntegrityError, one that is whole bu
 from __future__ import annotations
 
 import math
+import mmap
+import struct
 import zipfile
 from pathlib import Path
 from typing import IO
@@ -58,6 +60,40 @@ def read_npz(path: Path) -> dict[str, Array]:
                         raise IntegrityError(f"{place} is damaged: there is more in it than an array")
                 arrays[entry.filename.removesuffix(".npy")] = _native(np.asarray(array))
             return arrays
+
+
+def map_npz(path: Path) -> dict[str, Array]:
+    """Returns the arrays of an .npz file of ours by name, which stay in the file and take memory only where they are
+    read; those that cannot be mapped are read as `read_npz` does."""
+    arrays = {}
+    with _open(path) as stream, mapped(NUMPY_FILES, f"{path} is damaged"), zipfile.ZipFile(stream) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            return read_npz(path)
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        for entry in entries:
+            # A local header has 30 bytes, the last four of which say how long the name and what follows it are.
+            ends = struct.unpack_from("<HH", content, entry.header_offset + 26)
+            stream.seek(entry.header_offset + 30 + sum(ends))
+            _check(stream, stream.tell() + entry.file_size, f"{path}: {entry.filename}")
+            stream.seek(entry.header_offset + 30 + sum(ends))
+            np.lib.format.read_magic(stream)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            if fortran or not dtype.isnative or not math.prod(shape):
+                return read_npz(path)
+            flat = np.frombuffer(content, dtype, math.prod(shape), stream.tell())
+            arrays[entry.filename.removesuffix(".npy")] = flat.reshape(shape)
+    return arrays
+
+
+def forget(array: Array) -> None:
+    """Gives back the memory of the file that an array is mapped from; what is read later is read again."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    content = base.obj if isinstance(base, memoryview) else base
+    if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)
 
 
 def _open(path: Path) -> IO[bytes]:

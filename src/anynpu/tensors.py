@@ -151,9 +151,16 @@ def relayout(array: Array, source: str, wanted: str) -> Array:
     """Returns `array` with its axes moved from layout `source` to layout `wanted`."""
     if source == wanted or not source or not wanted:
         return array
+    return np.ascontiguousarray(seen_as(array, source, wanted))
+
+
+def seen_as(array: Array, source: str, wanted: str) -> Array:
+    """Returns what `relayout` does where the values stay: nothing is copied."""
+    if source == wanted or not source or not wanted:
+        return array
     if sorted(source) != sorted(wanted):
         raise ConfigError(f"layout {source} cannot be turned into {wanted}: they name different axes")
-    return np.ascontiguousarray(np.transpose(array, [source.index(axis) for axis in wanted]))
+    return np.transpose(array, [source.index(axis) for axis in wanted])
 
 
 def by_name(specs: Sequence[TensorSpec]) -> Mapping[str, TensorSpec]:

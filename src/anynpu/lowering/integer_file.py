@@ -38,7 +38,7 @@ from anynpu.runtime.tflite_file import (
     read_specs,
     shared_model,
 )
-from anynpu.tensors import Array, TensorSpec, by_name, relayout
+from anynpu.tensors import Array, TensorSpec, by_name, seen_as
 
 __all__ = ["in_layout", "quantize_file", "read_specs"]
 
@@ -49,7 +49,7 @@ def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[Tenso
     """Returns the data with the axes of each input moved from the layout of `given` to that of `wanted`."""
     old, new = by_name(given), by_name(wanted)
     moved = {
-        name: _whole(relayout(array, old[name].layout, new[name].layout), new[name])
+        name: _whole(seen_as(array, old[name].layout, new[name].layout), new[name])
         for name, array in data.inputs.items()
     }
     return Dataset(moved, data.labels, data.origin, data.random)

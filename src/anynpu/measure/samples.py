@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anynpu.arrays import read_npz
+from anynpu.arrays import map_npz, read_npz
 from anynpu.errors import AnyNpuError, IntegrityError
 from anynpu.tensors import Array
 
@@ -51,10 +51,10 @@ def write_samples(folder: Path, samples: SampleSet) -> None:
     np.savez(folder / FILE, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as its own options
 
 
-def read_samples(folder: Path) -> SampleSet:
-    """Returns the set that `write_samples` wrote."""
+def read_samples(folder: Path, in_file: bool = False) -> SampleSet:
+    """Returns the set that `write_samples` wrote; its arrays may stay in the file until they are read."""
     try:
-        arrays = read_npz(folder / FILE)
+        arrays = map_npz(folder / FILE) if in_file else read_npz(folder / FILE)
     except AnyNpuError as error:
         raise IntegrityError(f"{folder / FILE}: not a set of samples ({error.message})") from error
     labels = arrays.pop(LABELS, None)

@@ -84,5 +84,4 @@ def calibration(
 
 def _constant(array: Array) -> bool:
     """Tells whether every sample of an input holds one value only."""
-    rows = array.reshape(len(array), -1)
-    return rows.shape[1] > 1 and bool((rows == rows[:, :1]).all())
+    return array[:1].size > 1 and all(bool((row == row.flat[0]).all()) for row in array)

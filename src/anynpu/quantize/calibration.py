@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from anynpu.arrays import forget
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure.sources import (
     LABELS,
@@ -73,7 +74,9 @@ class Dataset:
         """Returns one sample with a batch axis of one, ready to run."""
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return {name: array[index : index + 1] for name, array in self.inputs.items()}
+        for array in self.inputs.values():
+            forget(array)
+        return {name: np.ascontiguousarray(array[index : index + 1]) for name, array in self.inputs.items()}
 
     def __getitem__(self, index: int) -> dict[str, Array]:
         return self.sample(index)
@@ -240,6 +243,7 @@ def sample_digests(data: Dataset) -> list[str]:
     for index in range(data.count):
         digest = hashlib.sha256()
         for name in sorted(data.inputs):
+            forget(data.inputs[name])
             row = np.ascontiguousarray(data.inputs[name][index])
             digest.update(_described(name, row) + row.tobytes())
         digests.append(digest.hexdigest())

@@ -21,6 +21,6 @@ def require_data(data: Artifact | None, target: str) -> Artifact:
 
 
 def dataset(folder: Path) -> Dataset:
-    """Returns the samples of a data artifact."""
-    samples = read_samples(folder)
+    """Returns the samples of a data artifact, which stay in its file: all of them may be more than the model takes."""
+    samples = read_samples(folder, in_file=True)
     return Dataset(dict(samples.inputs), samples.labels, str(folder))
