@@ -46,6 +46,15 @@ def sampled(kind: str, *size: int) -> np.ndarray:
             return models.waves(*size)
         case "waves of one channel":
             return models.waves(*size)[:, np.newaxis]
+        case "below":
+            return np.random.default_rng(1).integers(0, size[0], (models.SAMPLES, *size[1:])).astype(np.int64)
+        case "ones":
+            return np.ones((models.SAMPLES, *size), np.int64)
+        case "boxes":
+            corners = np.random.default_rng(1).integers(0, 400, (models.SAMPLES, *size, 2))
+            return np.concatenate([corners, corners + 50], axis=-1).astype(np.int64)
+        case "planes":
+            return models.images(max(size[1:]), size[0])[:, :, : size[1], : size[2]]
         case "noise":
             return np.random.default_rng(0).normal(size=(models.SAMPLES, *size)).astype(np.float32)
         case "frames":
@@ -70,7 +79,11 @@ def from_transformers(entry: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]
         home = transformers
     model = getattr(home, entry["class"])(config)
     data, part, picks = {name: sampled(*spec) for name, spec in entry["data"].items()}, entry.get("part"), None
-    inner, picks = getattr(model, part) if part else model, entry.get("picks")
+    inner, picks, cache = getattr(model, part) if part else model, entry.get("picks"), entry.get("cache")
+    if cache:
+        layers, *places = cache
+        past = [f"past_{number}_{kind}" for number in range(layers) for kind in ("key", "value")]
+        data |= {name: sampled("noise", *places) for name in past}
 
     class Chosen(torch.nn.Module):
         def __init__(self) -> None:
@@ -78,6 +91,11 @@ def from_transformers(entry: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]
             self.inner = inner
 
         def forward(self, *given: Any) -> Any:
+            if cache:
+                pairs = list(zip(given[1::2], given[2::2], strict=True))
+                past = transformers.DynamicCache(pairs)
+                logits = self.inner(given[0], past_key_values=past, use_cache=True).logits
+                return logits, *(tensor for layer in past.layers for tensor in (layer.keys, layer.values))
             if part == "text_encoder":
                 return self.inner(given[0], padding_mask=torch.ones(*given[0].shape, 1))[0]
             found = self.inner(*given) if part else self.inner(**dict(zip(data, given, strict=True)))

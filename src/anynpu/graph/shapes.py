@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -12,7 +12,7 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, fir
 from anynpu.foreign import ONNX
 from anynpu.graph.branches import has_branches
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
-from anynpu.graph.opset import opset_of
+from anynpu.graph.opset import opset_of, refuse_foreign
 
 _ROUNDS = 64
 _NEGATIVE_AXES = 11
@@ -93,14 +93,18 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
                     f"input '{value.name}': dimension {place}{symbol} is dynamic",
                     f"state the shape, for example: --shape {value.name}={','.join(map(str, example))}",
                 )
-    _forget_dynamic(result.graph)
+    _forget_shapes(result.graph, static_shapes(result.graph))
     try:
         result = _propagate(result)
     except IntegrityError as error:
-        if not shapes:
-            raise
-        stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
-        raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
+        try:  # ONNX Runtime takes a shape that a file declares behind its operators for a remark
+            _forget_shapes(result.graph, ())
+            result = _propagate(result)
+        except IntegrityError:
+            if not shapes:
+                raise error from None
+            stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+            raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
     static = static_shapes(result.graph)
     findings = [
         Finding(
@@ -115,7 +119,8 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
     if findings:
         from anynpu.graph.quantised import refuse_integers
 
-        refuse_integers(result)  # ONNX does not infer the shapes of those operators, which says nothing to the user
+        refuse_integers(result)  # ONNX does not infer the shapes of these operators, which says nothing to the user
+        refuse_foreign(result)
         raise Unsupported(
             f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
             findings,
@@ -138,23 +143,23 @@ def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
     if not tensor.HasField("shape"):
         tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
     for place, (dim, wanted) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
-        if _is_known(dim) and dim.dim_value != wanted:
+        a_batch_of_one = place == 0 and wanted == 1 and len(shape) > 1
+        if _is_known(dim) and dim.dim_value != wanted and not a_batch_of_one:
             raise ConfigError(
                 f"shape of '{value.name}': dimension {place} is fixed to {dim.dim_value} in the model, not {wanted}",
-                f"the model's shape is [{text}]; only its dynamic dimensions can be stated",
+                f"the model's shape is [{text}]; only its dynamic dimensions and a batch of one can be stated",
             )
         dim.dim_value = wanted
 
 
-def _forget_dynamic(graph: GraphProto) -> None:
-    """Drops the shapes of other tensors that still name symbols, so that inference fills them in."""
-    static = static_shapes(graph)
-    kept = [value for value in graph.value_info if value.name in static]
+def _forget_shapes(graph: GraphProto, kept_names: Container[str]) -> None:
+    """Drops what is declared of the shapes of tensors behind operators, so that inference fills it in."""
+    kept = [value for value in graph.value_info if value.name in kept_names]
     copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
     del graph.value_info[:]
     graph.value_info.extend(copies)
     for value in graph.output:
-        if value.name not in static:
+        if value.name not in kept_names:
             value.type.tensor_type.ClearField("shape")
 
 

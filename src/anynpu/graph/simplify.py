@@ -22,7 +22,7 @@ from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
 from anynpu.graph.agreement import Feeds, executed
 from anynpu.graph.batch_norm import BATCH_NORM
-from anynpu.graph.fold import copied, fold_constants, same_nodes
+from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes
 from anynpu.graph.passes import Pass
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
@@ -42,7 +42,8 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
     compare = executed(feeds or [random_feeds(model, seed=0)])
     simpler, effects = _with_fewer_nodes(model, compare)
     simpler, folded = passes.run([BATCH_NORM], simpler, compare)
-    effects += tuple(effect for effect in folded if effect.changed or effect.dropped)
+    simpler, whole = passes.run([EMPTY], simpler, compare)
+    effects += tuple(effect for effect in (*folded, *whole) if effect.changed or effect.dropped)
     if any(map(_is_endless, simpler.graph.initializer)):
         simpler, finite = passes.run([FINITE], simpler, compare)
         effects += finite
@@ -162,6 +163,26 @@ def _without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
     return result, changed
 
 
+def _without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
+    result, changed = infer(model, strict=False), 0
+    empty = {name for name, shape in static_shapes(result.graph).items() if 0 in shape}
+    for node in result.graph.node:
+        pieces = [name for name in node.input if name not in empty]
+        if node.op_type == "Concat" and 0 < len(pieces) < len(node.input):
+            del node.input[:]
+            node.input.extend(pieces)
+            changed += 1
+    while changed:
+        read = {value.name for value in result.graph.output}.union(*map(names_read, result.graph.node))
+        idle = [node for node in result.graph.node if not read & set(node.output)]
+        if not idle:
+            break
+        for node in idle:
+            result.graph.node.remove(node)
+    return result, changed
+
+
+EMPTY = Pass("empty-pieces", "pieces without elements leave the concatenations that read them", _without_empty_pieces)
 FINITE = Pass(
     "finite-masks", "infinite constants, which have no range, become the largest numbers", _without_infinities
 )

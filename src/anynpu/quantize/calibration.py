@@ -161,9 +161,10 @@ def _check_batch(inputs: Sequence[TensorSpec]) -> None:
         raise ConfigError("the model has no inputs to load data for")
     for spec in inputs:
         if not spec.shape or spec.shape[0] != 1:
+            single = ",".join(map(str, (1, *spec.shape[1:])))
             raise ConfigError(
                 f"input {spec.name} has shape {list(spec.shape)}: data is fed one sample at a time",
-                "export the model with a batch of one",
+                f"export the model with a batch of one, or state one: --shape {spec.name}={single}",
             )
 
 

@@ -103,6 +103,28 @@ def test_contradiction_in_the_file():
         shapes.make_static(model)
 
 
+def test_shapes_declared_behind_operators_do_not_outlive_another_batch():
+    text = "g (float[10,3,8,8] image) => (float[10,4,4,4] y) { y = Conv<strides=[2,2], pads=[1,1,1,1]>(image, w) }"
+    model = parse(text, w=weights(4, 3, 3, 3))
+    static = shapes.make_static(model, {"image": [1, 3, 8, 8]})
+    assert shapes.shape_of(static.graph.output[0]) == (1, 4, 4, 4)
+    assert run(static, weights(1, 3, 8, 8))[0].shape == (1, 4, 4, 4)
+    with pytest.raises(ConfigError, match="dimension 0 is fixed to 10 in the model, not 2"):
+        shapes.make_static(model, {"image": [2, 3, 8, 8]})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1  # by hand, as scripts do it
+    assert shapes.shape_of(shapes.make_static(model).graph.output[0]) == (1, 4, 4, 4)
+
+
+def test_operators_of_other_domains_are_named():
+    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], "trees", domain="ai.onnx.ml")
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
+    scores = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [x], [scores])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 1)]
+    with pytest.raises(Unsupported, match=r"trees: ai\.onnx\.ml\.TreeEnsembleClassifier is not one of ONNX's own"):
+        shapes.make_static(helper.make_model(graph, opset_imports=opsets))
+
+
 def test_shape_arithmetic_is_settled():
     model = parse(
         """g (float[N,3,4,4] x) => (float[N,K] y) {

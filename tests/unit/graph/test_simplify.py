@@ -70,6 +70,24 @@ def test_infinite_masks_become_finite_where_that_changes_nothing(way):
     assert simplify(shown)[1][-1].dropped  # its infinities are results
 
 
+def test_pieces_without_elements_leave_concatenations(way):
+    model = parse(
+        """g (float[1,4,3] x) => (float[1,4,3] y) {
+            start = Constant<value_ints=[4]>()
+            end = Constant<value_ints=[9]>()
+            axis = Constant<value_ints=[1]>()
+            rest = Slice(x, start, end, axis)
+            doubled = Add(x, x)
+            whole = Concat<axis=1>(doubled, rest)
+            y = Relu(whole)
+        }"""
+    )
+    simpler, _ = simplify(model)
+    assert not {"Slice"} & {node.op_type for node in simpler.graph.node}
+    x = weights(1, 4, 3)
+    assert np.array_equal(run(simpler, x)[0], run(model, x)[0])
+
+
 def test_border_is_kept(way):
     model = net()
     simpler, _ = simplify(model)
