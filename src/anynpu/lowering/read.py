@@ -14,9 +14,13 @@ from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
+from anynpu.lowering.spellings import respelled
 from anynpu.lowering.write import _ENUMS, PACKED, camel, schema
 from anynpu.runtime.tflite_file import operator_names, read_quantization, shared_model, text
 from anynpu.tensors import Array
+
+HARMLESS = frozenset(("potScaleInt16", "asymmetricQuantizeInputs", "quantizedBiasType"))
+"""Settings that change no result of a float kernel, or repeat what the tensors say."""
 
 
 def from_bytes(content: bytes, name: str = "model") -> Graph:
@@ -27,10 +31,13 @@ def from_bytes(content: bytes, name: str = "model") -> Graph:
     names = [tensor.name for tensor in tensors]
     if len({*names}) != len(names):
         raise IntegrityError(f"{name}: two tensors have one name")
-    operators, findings = [], []
+    by_name, operators, findings = {tensor.name: tensor for tensor in tensors}, list[Operator](), []
     for kind, operator in zip(operator_names(model), subgraph.operators, strict=True):
         inputs = tuple(names[i] if i >= 0 else "" for i in operator.inputs)
         outputs = tuple(names[i] for i in operator.outputs)
+        if (spelled := respelled(kind, inputs, outputs, operator.builtinOptions, by_name)) is not None:
+            operators += spelled
+            continue
         try:
             operators.append(Operator(kind, inputs, outputs, _settings(kind, operator.builtinOptions)))
         except (KeyError, AttributeError):
@@ -38,7 +45,7 @@ def from_bytes(content: bytes, name: str = "model") -> Graph:
     if findings:
         raise Unsupported(f"{name} cannot be read: {findings[0]}", findings)
     borders = (tuple(names[i] for i in part) for part in (subgraph.inputs, subgraph.outputs))
-    return Graph(tuple(operators), {t.name: t for t in tensors}, *borders)
+    return Graph(tuple(operators), by_name, *borders)
 
 
 @functools.cache
@@ -70,6 +77,9 @@ def _settings(kind: str, settings: Any) -> Options | None:
     if found is None:
         if all(not getattr(settings, field) for field in vars(settings)):
             return None
+        raise KeyError(table)
+    names = {camel(item.name) for item in dataclasses.fields(found)} | HARMLESS
+    if any(getattr(settings, field) for field in {*vars(settings)} - names):
         raise KeyError(table)
     hints = get_type_hints(found)
     values: dict[str, Any] = {}

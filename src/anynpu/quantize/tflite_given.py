@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
+from anynpu.quantize.tflite_folded import store_known
 from anynpu.runtime import tflite_form
 from anynpu.runtime.litert import REFERENCE, open_interpreter
 from anynpu.runtime.tflite_file import (
@@ -116,6 +117,9 @@ def read_given(path: Path) -> GivenFile:
     custom = tuple(sorted({text(c.customCode) for c in model.operatorCodes if c.customCode}))
     repaired = _axes_of_scales(path, model)
     notes = (*_named(model), *repaired)
+    left_open = any(open_axes(model.subgraphs[0].tensors[index]) for index in model.subgraphs[0].inputs)
+    if not custom and not left_open and (spared := store_known(model)):
+        notes = (*notes, f"{spared} operators read shapes and constants alone: their results are stored")
     if types := _quantised_types(model):
         floats, total = len(float_operators(model)), len(model.subgraphs[0].operators)
         what = f"an {'/'.join(types)} model".replace("an uint", "a uint")
@@ -325,4 +329,5 @@ def with_shapes(content: bytes, shapes: dict[str, tuple[int, ...]]) -> bytes:
         if detail["index"] < len(graph.tensors):
             graph.tensors[detail["index"]].shape = np.asarray(detail["shape"], np.int32)
             graph.tensors[detail["index"]].shapeSignature = None
+    store_known(model)
     return pack_model(model)

@@ -18,6 +18,7 @@ from compiled import CHIPS, Refused, compare, compile_model, lite, operator_by_o
 from emulated import explained
 from excuses import excuse, excused_refusal
 from random_graphs import Drawer, draw
+from tflite_builder import Builder
 from vela_graphs import MORE, single
 from yolo_graph import draw_yolo
 
@@ -168,3 +169,14 @@ def test_every_memory_mode_and_both_goals_give_the_same_values(chip, mode, goal,
     for name in MODELS:
         comparison = compare(test_data / f"{name}.tflite", chip, tmp_path, count=2, goal=goal, mode=mode)
         assert comparison.differing == 0, (name, comparison)
+
+
+def test_a_number_without_axes_passes_between_operators_on_the_cpu(tmp_path):
+    b = Builder()
+    x = b.input((1, 4, 4, 8))
+    largest = b.tensor("largest", ())
+    axes = b.constant("axes", [0, 1, 2, 3])
+    b.operator("REDUCE_MAX", [x, axes], [largest], options="ReducerOptions", keepDims=False)
+    y = b.operator("SUB", [x, largest], [b.tensor("y", (1, 4, 4, 8), scale=0.1)], options="SubOptions")
+    comparison = compare(b.write(tmp_path / "m.tflite", [y]), "ethos-u55-256", tmp_path)
+    assert comparison.values == 3 * 4 * 4 * 8 and not comparison.differing

@@ -140,7 +140,8 @@ class Twin:
         results: list[list[Array]] = []
         for sample in range(len(arena)):
             for number, value in enumerate(operands):
-                interpreter.set_input(np.ascontiguousarray(value[sample]), number)
+                row = np.ascontiguousarray(value[sample]).reshape(value.shape[1:])  # it makes a vector of a scalar
+                interpreter.set_input(row, number)
             try:
                 interpreter.invoke()
             except RuntimeError as error:
