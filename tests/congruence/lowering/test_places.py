@@ -11,6 +11,7 @@ from onnx import helper
 from anynpu.firmware.generator import findings
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.write import to_bytes
 from anynpu.targets.vela.constraints import table
 
 node = helper.make_node
@@ -126,6 +127,32 @@ def test_the_largest_are_found_as_integers(tmp_path):
     assert "TOPK_V2" not in {operator.kind for operator in from_bytes(content).operators}
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 38
     assert not findings(tmp_path / "integers.tflite")
+
+
+def placed() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The places of the largest, of rows that span much, little and nothing."""
+    nodes = [node("TopK", ["x", "k"], ["v", "n"]), node("Cast", ["n"], ["y"], to=onnx.TensorProto.FLOAT)]
+    model = net(nodes, {"x": (1, 3, 12)}, {"k": i(5)})
+    data = samples(model)
+    data["x"][:, 0] = np.stack([np.random.default_rng(n).permutation(12) for n in range(len(data["x"]))]) / 4
+    data["x"][:, 1], data["x"][:, 2] = 0.001 * data["x"][:, 0], 0.7
+    data["x"][0] = 0.0
+    return model, data
+
+
+def test_no_place_is_named_twice_where_numbers_are_equal():
+    model, data = placed()
+    content = to_bytes(lower(model))
+    for truth, ours in zip(by_onnx(model, data), by_litert(content, data), strict=True):
+        assert np.array_equal(truth, ours)
+
+
+def test_no_place_is_named_twice_where_numbers_are_equal_by_rounding(tmp_path):
+    model, data = placed()
+    content = quantised(model, data, tmp_path)
+    varied = {"x": data["x"][1:]}
+    for found in by_tflm(content, varied):
+        assert all(len({*row}) == 5 for row in np.rint(found).reshape(-1, 5))
 
 
 def test_many_of_the_largest_are_one_operator():

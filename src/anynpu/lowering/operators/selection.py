@@ -17,6 +17,8 @@ MOST_CHOSEN = 64
 """How many of the largest numbers are found one by one."""
 _BELOW = 0.02
 """How far below the smallest number one is put that was found, as a part of what they span: five of 255 steps."""
+_LEAST_STEP = 1e-6
+"""The same where all numbers are equal: float32 tells it from numbers up to 8, and to integers it is nothing."""
 
 
 @operator("Gather")
@@ -231,11 +233,21 @@ def _one_by_one(at: Lowering, tensor: str, count: int, stem: str) -> tuple[str, 
     """
     shape = at.tensors[tensor].shape
     rows, last = shape[:-1], at.store(int32([len(shape) - 1]), "axis")
-    ends = ("REDUCE_MAX", "REDUCE_MIN")
-    highest, lowest = (at.emit(kind, (tensor, last), (*rows, 1), Reducer(True), f"{stem}/end") for kind in ends)
-    span = at.emit("SUB", (highest, lowest), (*rows, 1), Sub(), f"{stem}/span")
-    step = at.emit("MUL", (span, at.value("part", _BELOW)), (*rows, 1), Mul(), f"{stem}/step")
-    below = at.emit("SUB", (lowest, step), (*rows, 1), Sub(), f"{stem}/below")
+    ends = []
+    for kind in (
+        "REDUCE_MAX",
+        "REDUCE_MIN",
+    ):  # of all rows: one that spans less than a step of the others is told apart
+        end = at.emit(kind, (tensor, last), (*rows, 1), Reducer(True), f"{stem}/end")
+        for place in (place for place, size in enumerate(rows) if size > 1):
+            sizes = (*(1 for _ in rows[: place + 1]), *rows[place + 1 :], 1)
+            end = at.emit(kind, (end, at.store(int32([place]), "axis")), sizes, Reducer(True), f"{stem}/end")
+        ends.append(end)
+    single = (*(1 for _ in rows), 1)
+    span = at.emit("SUB", (ends[0], ends[1]), single, Sub(), f"{stem}/span")
+    step = at.emit("MUL", (span, at.value("part", _BELOW)), single, Mul(), f"{stem}/part")
+    step = at.emit("MAXIMUM", (step, at.value("least", _LEAST_STEP)), single, None, f"{stem}/step")
+    below = at.emit("SUB", (ends[1], step), single, Sub(), f"{stem}/below")
     places = at.store(int32(np.arange(shape[-1])), f"{stem}/places")
     axis, values, numbers = at.store(int32([len(shape) - 1]).reshape(()), "axis"), list[str](), list[str]()
     for turn in range(count):
