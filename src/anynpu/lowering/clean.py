@@ -65,6 +65,7 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
 def without_idle(graph: Graph) -> Graph:
     """A sum with zeros and a product with ones go: zeros have no scale that fits beside what they are added to."""
     same: dict[str, str] = {}
+    given: dict[str, str] = {}
     operators: list[Operator] = []
     for operator in graph.operators:
         operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
@@ -72,12 +73,21 @@ def without_idle(graph: Graph) -> Graph:
         stored = [name for name in operator.inputs[operator.kind == "SUB" :] if name and neutral is not None]
         idle = [name for name in stored if (data := graph.constant(name)) is not None and bool(np.all(data == neutral))]
         result = operator.outputs[0]
-        if idle and operator.activation == "NONE" and result not in graph.outputs:
-            source = next(name for name in operator.inputs if name != idle[0])
-            if graph.constant(source) is None and graph.tensors[source].shape == graph.tensors[result].shape:
+        source = next((name for name in operator.inputs if name not in idle[:1]), "")
+        if idle and operator.activation == "NONE" and graph.constant(source) is None:
+            alike = graph.tensors[source].shape == graph.tensors[result].shape
+            if alike and result not in graph.outputs:
                 same[result] = source
                 continue
+            if alike and source not in (*graph.inputs, *graph.outputs, *given):  # its maker gives the output itself
+                given[source] = result
+                continue
         operators.append(operator)
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(given.get(name, name) for name in names)
+
+    operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in operators]
     return _rebuilt(graph, operators, dict(graph.tensors))
 
 

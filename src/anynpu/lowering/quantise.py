@@ -255,6 +255,8 @@ class _Quantiser:
         for name in real_inputs(operator, self.graph):
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
             one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
+            stored = self.graph.constant(name) if operator.kind in ("ADD", "SUB") else None
+            one |= stored is not None and not stored.any()  # zeros have no scale of their own
             form = self.forms[key] if one else self._taken(name, dtype)
             if operator.kind in COMPARISONS:
                 form = self.measured(name, dtype)  # both sides have one range

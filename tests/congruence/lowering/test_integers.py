@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
+from lowered_nets import agrees, by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
 from onnx import helper, numpy_helper
 from test_float import IMAGE, ONE_NODE, REMAINDERS, f, i
 
@@ -476,3 +476,19 @@ def test_a_constant_in_front_of_what_is_computed(tmp_path):
     model = net(nodes, {"x": (1, 3, 16)}, {"w": f(16, 16), "token": f(1, 1, 16)})
     data = samples(model)
     assert decibels(by_onnx(model, data), by_tflm(quantised(model, data, tmp_path), data)) > 30
+
+
+def test_a_sum_with_zeros_goes_from_the_end_of_a_net_too():
+    nodes = [helper.make_node("Tanh", ["x"], ["t"]), helper.make_node("Add", ["t", "zeros"], ["y"])]
+    model = net(nodes, {"x": (1, 4, 8)}, {"zeros": np.zeros((1, 1, 8), np.float32)})
+    assert lower(model).counts() == {"TANH": 1}
+    agrees(model)
+
+
+def test_zeros_have_a_scale_that_fits_beside_tiny_numbers(tmp_path):
+    """LiteRT ends its process where the scales of a sum are too far apart."""
+    nodes = [helper.make_node("Mul", ["x", "tiny"], ["t"]), helper.make_node("Add", ["t", "zeros"], ["y"])]
+    constants = {"tiny": np.float32(1e-9), "zeros": np.zeros((1, 4, 8), np.float32)}
+    model = net(nodes, {"x": (1, 1, 8)}, constants)
+    data = samples(model)
+    assert decibels(by_onnx(model, data), by_litert(quantised(model, data, tmp_path), data)) > 35
