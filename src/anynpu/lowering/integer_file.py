@@ -18,7 +18,7 @@ from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.widen import around, chosen_wide
 from anynpu.lowering.write import to_bytes
-from anynpu.quantize.adequacy import SampleLimits, calibration
+from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
@@ -28,8 +28,9 @@ from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.most_samples import kept_by_most
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Progress, Range, collect
-from anynpu.quantize.repairs import levelled, rounded
+from anynpu.quantize.ranges import Progress, Range
+from anynpu.quantize.repairs import rounded
+from anynpu.quantize.sightings import calibrated
 from anynpu.records.quantisation import Origin
 from anynpu.runtime.tflite_file import (
     float_operators,
@@ -86,7 +87,7 @@ def quantize_file(
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
     original = float_path.read_bytes()
     model = shared_model(original, str(float_path))
-    started, effects = time.perf_counter(), tuple[PassEffect, ...]()
+    started = time.perf_counter()
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
@@ -94,14 +95,13 @@ def quantize_file(
     form = LoweredForm(from_bytes(original, float_path.name))
     data = replace(data, padding=find_padding(form, data.inputs))
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
-    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed.repaired:
-        form, effects = levelled(form, data)
-    net, observed, brought = form.net(), SampleLimits(), fixed
+    level = plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed.repaired
+    first = calibrated(form, data, plan, level, between_layers=True, progress=progress)
+    form, effects, observed, brought = first.form, first.effects, first.observed, fixed
+    net = form.net()
     fixed = stated.over(fixed, net, plan) if stated is not None else fixed
     behind = followers(net)
-    how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    observed_ranges = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
-    kept = kept_by_most(net, observed_ranges, observed, plan, around(form.graph, plan.float_tensors))
+    kept = kept_by_most(net, first.ranges, observed, plan, around(form.graph, plan.float_tensors))
     observed_ranges = with_room(net, kept, plan)
     ranges = observed_ranges | dict(fixed.ranges)
     origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
@@ -109,7 +109,7 @@ def quantize_file(
     if stated is not None:
         automatic = integer_graph(form.graph, observed_ranges | dict(brought.ranges), plan, tables, brought)[1]
         plan = stated.planned(plan, {name: each.dtype for name, each in automatic.tensors.items()})
-    calibrated = time.perf_counter()
+    ranged = time.perf_counter()
     if fixed.repaired:
         form, more = _repaired(form, data, plan, ranges, tables, fixed)
         effects = (*effects, *more)
@@ -119,7 +119,7 @@ def quantize_file(
         stated.check(quantisation, automatic)
     keep_quantisation(quantisation, out)
     content = to_bytes(graph)
-    seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
+    seconds = {"calibrate": ranged - started, "quantize": time.perf_counter() - ranged}
     return _written(content, shared_model(content), out, plan, data, seconds) | {
         "equalized": dict(form.factors),
         "calibration": calibration(observed, ranges | observed_ranges, data, form.factors),

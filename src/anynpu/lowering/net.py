@@ -14,7 +14,7 @@ from anynpu.lowering.options import Conv2D, DepthwiseConv2D, Mul
 from anynpu.lowering.widen import wide_operators
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.fitting import Window
-from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
+from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Origin, Run
 from anynpu.runtime.litert import DELEGATED, lent_tensor, open_interpreter
 from anynpu.tensors import Array
 
@@ -37,6 +37,7 @@ class LoweredForm:
 
     graph: Graph
     factors: Mapping[str, list[float]] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     @property
     def operators(self) -> Sequence[Operator]:
@@ -52,6 +53,8 @@ class LoweredForm:
         tensors = dict(self.graph.tensors)
         tensors |= {name: replace(tensors[name], data=values) for name, values in change.stored.items()}
         operators: list[Operator] = []
+        origins, before = dict(self.origins), {name: self.origins.get(name, Origin(name)) for name in change.factors}
+        origins |= {name: each.louder(change.factors[name], change.axes[name]) for name, each in before.items()}
         for operator in self.graph.operators:
             inputs = list(operator.inputs)
             for place, name in enumerate(operator.inputs):
@@ -63,11 +66,12 @@ class LoweredForm:
                     tensors[inverse] = Tensor(inverse, values.shape, "float32", values)
                     tensors[restored] = replace(tensors[name], name=restored)
                     operators.append(Operator("MUL", (name, inverse), (restored,), Mul()))
+                    origins[restored] = before[name]
                 inputs[place] = restored
             operators.append(replace(operator, inputs=tuple(inputs)))
         factors = {name: each.tolist() for name, each in change.factors.items()}
         graph = pruned(operators, tensors, self.graph.inputs, self.graph.outputs)
-        return LoweredForm(graph, {**self.factors, **factors})
+        return LoweredForm(graph, {**self.factors, **factors}, origins)
 
 
 def net_of(graph: Graph) -> Net:

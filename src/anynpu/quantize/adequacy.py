@@ -32,6 +32,16 @@ class SampleLimits:
         self.lows.setdefault(name, []).append(low)
         self.highs.setdefault(name, []).append(high)
 
+    def of(self, same: Mapping[str, str], reached: Mapping[str, tuple[Floats, Floats]]) -> SampleLimits:
+        """Returns the limits of tensors that have the values of one that was seen, and those that are known of
+        others."""
+        limits = SampleLimits()
+        limits.lows = {name: self.lows[source] for name, source in same.items() if source in self.lows}
+        limits.highs = {name: self.highs[source] for name, source in same.items() if source in self.highs}
+        limits.lows |= {name: low.tolist() for name, (low, _) in reached.items()}
+        limits.highs |= {name: high.tolist() for name, (_, high) in reached.items()}
+        return limits
+
 
 def expected_largest(values: Floats, count: int) -> float:
     """Returns the expected largest of `count` of the values, drawn without putting back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,9 +32,9 @@ MAX_GATE = 16.0
 class ChannelPeaks:
     """Collects the largest magnitude of each channel of some tensors over all samples."""
 
-    def __init__(self, axes: dict[str, int]) -> None:
+    def __init__(self, axes: dict[str, int], peaks: Mapping[str, Floats] = MappingProxyType({})) -> None:
         self._axes = axes
-        self._peaks: dict[str, Floats] = {}
+        self._peaks = dict(peaks)
 
     def observe(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample."""

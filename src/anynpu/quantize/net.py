@@ -209,8 +209,25 @@ class Change:
         return (1 / self.factors[name]).astype(np.float32).reshape(along)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The tensor of the first graph whose values a tensor has, each channel times a factor where there are any."""
+
+    tensor: str
+    factors: Floats | None = None
+    axis: int = -1
+
+    def louder(self, factors: Floats, axis: int) -> Origin:
+        """Returns the origin of a tensor that is louder by these factors than the one with this origin."""
+        return Origin(self.tensor, factors if self.factors is None else self.factors * factors, axis)
+
+
 class Form(Protocol):
     """A float graph in one of its forms; a change gives a new one."""
+
+    @property
+    def origins(self) -> Mapping[str, Origin]:
+        """Where the values of tensors come from that the first graph does not have, or not with these values."""
 
     @property
     def operators(self) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied
 from anynpu.graph.scalars import reads_numbers, value_of
 from anynpu.quantize.fitting import Window
-from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
+from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Origin, Run
 from anynpu.runtime.ort import lent_outputs, open_session
 from anynpu.tensors import Array
 
@@ -45,6 +45,7 @@ class OnnxForm:
     """A float ONNX model; `changed` gives what is louder a name of its own, the old ones keep what they stood for."""
 
     model: onnx.ModelProto
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     @property
     def operators(self) -> Sequence[NodeProto]:
@@ -88,7 +89,11 @@ class OnnxForm:
             nodes.append(node)
         del graph.node[:]
         graph.node.extend(nodes)
-        return OnnxForm(result)
+        scaled = {
+            name + SCALED: self.origins.get(name, Origin(name)).louder(factors, change.axes[name])
+            for name, factors in change.factors.items()
+        }
+        return OnnxForm(result, {**self.origins, **scaled})
 
 
 def net_of(graph: onnx.GraphProto) -> Net:

@@ -22,7 +22,7 @@ from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied
 from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
-from anynpu.quantize.adequacy import SampleLimits, calibration
+from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
@@ -30,13 +30,14 @@ from anynpu.quantize.functions import followers
 from anynpu.quantize.headroom import with_room
 from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.most_samples import kept_by_most
-from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
+from anynpu.quantize.onnx_net import OnnxForm, net_of
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_pieces import QdqPieces
 from anynpu.quantize.qdq_record import described, quantizable
-from anynpu.quantize.ranges import Progress, Range, collect, quantization_for
-from anynpu.quantize.repairs import levelled, rounded
+from anynpu.quantize.ranges import Progress, Range, quantization_for
+from anynpu.quantize.repairs import rounded
+from anynpu.quantize.sightings import Calibrated, calibrated
 from anynpu.quantize.silu import merge_silu
 from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
@@ -66,13 +67,10 @@ def write_qdq(
     if plan.activations == "float32":
         return prepared
     stated, automatic = read_stated(plan.quantisation, "qdq"), Quantisation()
-    form, done = OnnxForm(prepared), tuple[PassEffect, ...]()
+    form = OnnxForm(prepared)
     data = replace(data, padding=find_padding(form, data.inputs))
-    if plan.equalize and plan.bits == 8 and fixed.repaired:
-        # Between layers it gains nothing here, and loses as often: docs/quantize.md has the figures.
-        form, done = levelled(form, data, between_layers=False)
-    observed = SampleLimits()
-    ranges = model_ranges(form.model, data, plan, progress, observed)
+    first = model_ranges(form, data, plan, plan.equalize and plan.bits == 8 and fixed.repaired, progress)
+    form, done, observed, ranges = first.form, first.effects, first.observed, first.ranges
     plan.check_tensors(ranges)
     if stated is not None:
         automatic = described(_emitted(form.model, ranges, plan, fixed)[0], ranges, {}, plan)
@@ -188,19 +186,16 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def model_ranges(
-    model: onnx.ModelProto,
-    data: Dataset,
-    plan: QuantPlan,
-    progress: Progress | None = None,
-    observed: SampleLimits | None = None,
-) -> dict[str, Range]:
-    """Returns the range of every floating-point activation of the model over the data."""
-    whole = {value.name for value in model.graph.output}
-    how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    net, observed = net_of(model.graph), SampleLimits() if observed is None else observed
-    ranges = collect(runner(model, reuse=True), data, *how, progress, whole, followers(net), observed)
-    unrounded = whole_operators(model.graph).unrounded | left_in_float(model.graph, plan.float_tensors).unrounded
-    return with_room(net, kept_by_most(net, ranges, observed, plan, unrounded), plan)
+    form: OnnxForm, data: Dataset, plan: QuantPlan, level: bool = False, progress: Progress | None = None
+) -> Calibrated[OnnxForm]:
+    """Returns the model with the range of every floating-point activation over the data; `level` lets passes make its
+    channels equally loud before."""
+    # Between layers it gains nothing here, and loses as often: docs/quantize.md has the figures.
+    first = calibrated(form, data, plan, level, between_layers=False, progress=progress)
+    graph, net = first.form.model.graph, first.form.net()
+    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+    ranges = kept_by_most(net, first.ranges, first.observed, plan, unrounded)
+    return replace(first, ranges=with_room(net, ranges, plan))
 
 
 def _quantized(

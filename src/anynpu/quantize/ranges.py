@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.quantize.followers import Followed, Follower
+from anynpu.quantize.followers import Followed, Follower, Gate
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class RangeCollector:
         if not 50.0 < percentile <= 100.0:
             raise ConfigError(f"percentile {percentile} is not above 50 and at most 100")
         self.method, self.percentile, self.bits, self.symmetric = method, percentile, bits, symmetric
-        self._observed = observed
+        self.observed = observed
         self._limits: dict[str, Range] = {}
         self._histograms: dict[str, Histogram] = {}
         self._followed = {name: Followed(each) for name, each in followers.items() if method == "auto"}
@@ -118,12 +118,33 @@ class RangeCollector:
             low, high = float(array.min()), float(array.max())
             if not (np.isfinite(low) and np.isfinite(high)):
                 raise IntegrityError(f"tensor {name} holds NaN or infinite values at calibration sample {sample}")
-            if self._observed is not None:
-                self._observed.observe(name, low, high)
+            if self.observed is not None:
+                self.observed.observe(name, low, high)
             old = self._limits.get(name)
             self._limits[name] = Range(low, high) if old is None else Range(min(old.min, low), max(old.max, high))
             if name in self._followed:
                 self._followed[name].observe(array)
+
+    def of(
+        self,
+        followers: Mapping[str, Follower],
+        same: Mapping[str, str],
+        reached: Mapping[str, tuple[Floats, Floats]],
+    ) -> RangeCollector | None:
+        """Returns what was seen, as of another graph: tensors that have the values of one that was seen, and the limits
+        in each sample of others; None where a function follows that its argument was not counted for."""
+        observed = None if self.observed is None else self.observed.of(same, reached)
+        result = RangeCollector(self.method, self.percentile, self.bits, self.symmetric, followers, observed)
+        result._limits = {name: self._limits[source] for name, source in same.items() if source in self._limits}
+        result._limits |= {name: Range(float(low.min()), float(high.max())) for name, (low, high) in reached.items()}
+        for name, followed in result._followed.items():
+            counted = self._followed.get(same.get(name, ""))
+            if isinstance(followed.follower, Gate):
+                continue
+            if counted is None or not isinstance(counted.follower, type(followed.follower)):
+                return None
+            followed.counts, followed.least_top = counted.counts, counted.least_top
+        return result
 
     def observe_values(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample's values to the histograms."""

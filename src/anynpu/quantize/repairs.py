@@ -4,7 +4,7 @@ what rounding will do to weights is made up for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from anynpu.quantize.smooth import branches, norms
 from anynpu.quantize.weights import symmetric_scales
 from anynpu.tensors import Array
 
+if TYPE_CHECKING:
+    from anynpu.quantize.sightings import Sightings
+
 SMOOTHING_SAMPLES = 32
 """The loudness of channels around normalisations and gates shows in a few samples."""
 PROOF_SAMPLES = 4
@@ -32,20 +35,22 @@ PROOF_SAMPLES = 4
 F = TypeVar("F", bound=Form)
 
 
-def levelled(form: F, data: Dataset, between_layers: bool = True) -> tuple[F, tuple[PassEffect, ...]]:
+def levelled(
+    form: F, data: Dataset, between_layers: bool = True, seen: Sightings | None = None
+) -> tuple[F, tuple[PassEffect, ...]]:
     """Returns the graph with channels equally loud where one scale serves them, and what each pass did; it is executed
-    beside the given one on some samples."""
+    beside the given one on some samples. What was `seen` of the graph is not run again."""
     plan: list[Pass[F]] = [
-        Pass("smooth", "channels around normalisations become equally loud", lambda given: smoothed(given, data)),
+        Pass("smooth", "channels around normalisations become equally loud", lambda given: smoothed(given, data, seen)),
         Pass(
             "level-gates",
             "channels of x * sigmoid(x) between layers become equally loud",
-            lambda given: gates_levelled(given, data),
+            lambda given: gates_levelled(given, data, seen),
         ),
     ]
     if between_layers:
         does = "channels between two layers become equally loud"
-        plan.append(Pass("equalize", does, lambda given: equalized(given, data)))
+        plan.append(Pass("equalize", does, lambda given: equalized(given, data, seen)))
     samples = [data.sample(at) for at in spread(data.count, min(data.count, PROOF_SAMPLES))]
 
     def compare(before: F, after: F) -> str:
@@ -57,12 +62,12 @@ def levelled(form: F, data: Dataset, between_layers: bool = True) -> tuple[F, tu
     return passes.run(plan, form, compare)
 
 
-def smoothed(form: F, data: Dataset) -> tuple[F, int]:
+def smoothed(form: F, data: Dataset, seen: Sightings | None = None) -> tuple[F, int]:
     """Returns the graph with channels around normalisations equally loud, and in how many places they are."""
     net = form.net()
     results, lifted = norms(net), branches(net)
     axes = {each.tensors[0]: -1 for each in lifted} | {norm.result: -1 for norm in results}
-    peaks = channel_peaks(form, axes, data, SMOOTHING_SAMPLES)
+    peaks = channel_peaks(form, axes, data, seen, SMOOTHING_SAMPLES)
     change = Change(net)
     for branch in lifted:
         branch.lift(change, peaks)
@@ -71,37 +76,42 @@ def smoothed(form: F, data: Dataset) -> tuple[F, int]:
     return form.changed(change), len(results) + len(lifted)
 
 
-def gates_levelled(form: F, data: Dataset) -> tuple[F, int]:
+def gates_levelled(form: F, data: Dataset, seen: Sightings | None = None) -> tuple[F, int]:
     """Returns the graph with level gates where their channels differ much, and how many there are."""
     net = form.net()
     gated = gates(net)
     axes = {gate.result: gate.maker.channel_axis for gate in gated}
-    peaks = channel_peaks(form, axes, data, SMOOTHING_SAMPLES)
+    peaks = channel_peaks(form, axes, data, seen, SMOOTHING_SAMPLES)
     change = Change(net)
     for gate in gated:
         gate.level(change, peaks)
     return form.changed(change), len(change.restored)
 
 
-def equalized(form: F, data: Dataset) -> tuple[F, int]:
+def equalized(form: F, data: Dataset, seen: Sightings | None = None) -> tuple[F, int]:
     """Returns the graph with channels between two layers equally loud, and between how many."""
     net = form.net()
     neighbours = pairs(net)
-    peaks = channel_peaks(form, {pair.observed: pair.first.channel_axis for pair in neighbours}, data)
+    peaks = channel_peaks(form, {pair.observed: pair.first.channel_axis for pair in neighbours}, data, seen)
     change = Change(net)
     for pair in neighbours:
         pair.equalize(change, peaks)
     return form.changed(change), len(neighbours)
 
 
-def channel_peaks(form: Form, axes: dict[str, int], data: Dataset, samples: int | None = None) -> ChannelPeaks:
+def channel_peaks(
+    form: Form, axes: dict[str, int], data: Dataset, seen: Sightings | None, samples: int | None = None
+) -> ChannelPeaks:
     """Returns the largest magnitude of each channel of some tensors, by their channel axes, over the data, or over
     about this many samples."""
+    indices = range(0, data.count, max(1, data.count // (samples or data.count)))
+    if seen is not None and (known := seen.peaks(form, axes, indices)) is not None:
+        return known
     peaks = ChannelPeaks(axes)
     run = data.counted(form.run([*axes])) if axes else None
-    for index in range(0, data.count, max(1, data.count // (samples or data.count))):
-        if run is not None:
-            peaks.observe(run(data.sample(index)))
+    for index in indices if run is not None else ():
+        assert run is not None
+        peaks.observe(run(data.sample(index)))
     return peaks
 
 

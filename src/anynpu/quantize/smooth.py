@@ -25,6 +25,8 @@ class Norm:
     moved: tuple[str, ...]
     layers: tuple[Layer, ...]
     others: tuple[Operation, ...]
+    inner: tuple[str, ...] = ()
+    """What is scaled already, where the scale is a product and the bias a sum of its own."""
 
     def smooth(self, change: Change, peaks: ChannelPeaks) -> None:
         """Shares the loudness of the result with the weights behind it."""
@@ -35,7 +37,7 @@ class Norm:
             change.scale(name, factors.reshape(change.values(name).shape))
         for layer in self.layers:
             change.take_back(layer, factors)
-        change.louder((self.result, *self.moved), factors)
+        change.louder((self.result, *self.moved, *self.inner), factors)
         change.restore(self.result, self.others)
 
 
@@ -82,7 +84,8 @@ def _norm(operation: Operation, net: Net) -> Norm | None:
     # Behind a root the sums have more bits than eight, so that a product with the inverse factors costs nothing there.
     if not layers or (others and operation.kind != "norm" and not _is_normalised(operation, net)):
         return None
-    return Norm(result, parameters, tuple(moved), tuple(layers), tuple(others))
+    inner = tuple(name for name in operation.inputs if name not in net.stored) if operation.kind == "add" else ()
+    return Norm(result, parameters, tuple(moved), tuple(layers), tuple(others), inner)
 
 
 def _parameters(operation: Operation, net: Net) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
-from anynpu.quantize.adequacy import SampleLimits
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.measured import FEWEST
+from anynpu.quantize.onnx_net import OnnxForm
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import model_ranges, write_qdq
 from tests.kit.lowered_nets import by_litert, by_onnx, decibels
@@ -57,9 +57,9 @@ def dataset(count: int = COUNT) -> Dataset:
 
 
 def test_ranges_hold_what_most_samples_need():
-    observed = SampleLimits()
-    narrow = model_ranges(net(), dataset(), QuantPlan(), observed=observed)
-    wide = model_ranges(net(), dataset(), QuantPlan(method="minmax"))
+    first = model_ranges(OnnxForm(net()), dataset(), QuantPlan())
+    narrow, observed = first.ranges, first.observed
+    wide = model_ranges(OnnxForm(net()), dataset(), QuantPlan(method="minmax")).ranges
     for name in ("c0", "z0", "c1", "z1", "joined"):
         assert wide[name].max / 4 <= narrow[name].max < 0.6 * wide[name].max
     for name in ("c0", "z0", "c1", "z1"):
@@ -78,8 +78,8 @@ def test_ranges_hold_what_most_samples_need():
     ],
 )
 def test_all_values_count_where_no_bias_gives_their_means_back(function, count, plan):
-    ranges = model_ranges(net(function), dataset(count), plan)
-    wide = model_ranges(net(function), dataset(count), QuantPlan(method="minmax"))
+    ranges = model_ranges(OnnxForm(net(function)), dataset(count), plan).ranges
+    wide = model_ranges(OnnxForm(net(function)), dataset(count), QuantPlan(method="minmax")).ranges
     assert [ranges[name].max for name in ("z0", "z1")] == [wide[name].max for name in ("z0", "z1")]
 
 

@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from anynpu.errors import IntegrityError
 from anynpu.measure.fidelity import compare_arrays
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.onnx_net import OnnxForm
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import model_ranges, write_qdq
 from anynpu.quantize.qdq_record import float_operators
@@ -90,7 +91,7 @@ def scale(model, tensor):
 def test_scales_are_our_ranges_and_shared_where_nothing_is_computed():
     model, samples = network(), data()
     quantised = write_qdq(model, samples, QuantPlan())
-    found = model_ranges(onnx.shape_inference.infer_shapes(model), samples, QuantPlan())
+    found = model_ranges(OnnxForm(onnx.shape_inference.infer_shapes(model)), samples, QuantPlan()).ranges
     low, high = float(samples.inputs["x"].min()), float(samples.inputs["x"].max())
     assert (found["x"].min, found["x"].max) == (low, high)
     assert scale(quantised, "x") == pytest.approx((high - low) / 255, rel=1e-5)

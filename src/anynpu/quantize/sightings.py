@@ -1,0 +1,141 @@
+"""What one run over the samples says of a float model, for passes that make channels equally loud and for its ranges.
+
+A pass multiplies channels by factors, and takes them back elsewhere: what a tensor reaches afterwards is what it
+reached before, times the factors. So the limits of each channel in each sample are kept where channels may become
+louder, and the model is not run again for each pass, and once more for the ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from anynpu.artifact import PassEffect
+from anynpu.quantize.adequacy import SampleLimits
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.channels import by_channel, channel_rows
+from anynpu.quantize.equalize import ChannelPeaks, pairs
+from anynpu.quantize.functions import followers
+from anynpu.quantize.gates import gates
+from anynpu.quantize.net import Floats, Form, Net
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.ranges import Progress, Range, RangeCollector, collect
+from anynpu.quantize.repairs import levelled
+from anynpu.quantize.smooth import branches, norms
+from anynpu.tensors import Array
+
+MOST_BYTES = 64 << 20
+"""Channels that would take more are not kept: the model runs again."""
+F = TypeVar("F", bound=Form)
+
+
+@dataclass
+class Sightings:
+    """The limits of every tensor of a float model, and of the channels of some, in each sample."""
+
+    axes: Mapping[str, int]
+    collector: RangeCollector
+    lows: dict[str, list[Array]] = field(default_factory=dict)
+    highs: dict[str, list[Array]] = field(default_factory=dict)
+
+    def observe(self, tensors: Mapping[str, Array], sample: int) -> None:
+        """Adds one sample."""
+        self.collector.observe_limits(tensors, sample)
+        for name, axis in self.axes.items():
+            rows = channel_rows(tensors[name], axis)
+            self.lows.setdefault(name, []).append(by_channel(np.minimum, rows))
+            self.highs.setdefault(name, []).append(by_channel(np.maximum, rows))
+
+    def peaks(self, form: Form, axes: Mapping[str, int], samples: Sequence[int]) -> ChannelPeaks | None:
+        """Returns the largest magnitude of each channel of some tensors of a graph that the first has become, over the
+        samples that are named; None where it is not known."""
+        known: dict[str, Floats] = {}
+        for name, axis in axes.items():
+            origin = form.origins.get(name)
+            source = name if origin is None else origin.tensor
+            if self.axes.get(source) != axis:
+                return None
+            reached = [np.abs(side[source])[list(samples)].max(axis=0) for side in (self.lows, self.highs)]
+            factors = 1.0 if origin is None or origin.factors is None else origin.factors
+            known[name] = np.maximum(*reached).astype(np.float64) * factors
+        return ChannelPeaks(dict(axes), known)
+
+    def behind(self, form: Form) -> RangeCollector | None:
+        """Returns what the samples say of the tensors of a graph that the first has become; None where it is not known
+        without running it."""
+        moved = {name: (each.tensor, each.factors) for name, each in form.origins.items()}
+        if any(factors is not None and tensor not in self.axes for tensor, factors in moved.values()):
+            return None
+        reached = {
+            name: (
+                (np.stack(self.lows[tensor]) * factors.astype(np.float32)).min(axis=1),
+                (np.stack(self.highs[tensor]) * factors.astype(np.float32)).max(axis=1),
+            )
+            for name, (tensor, factors) in moved.items()
+            if factors is not None
+        }
+        same = {name: tensor for name, (tensor, factors) in moved.items() if factors is None}
+        net = form.net()
+        same |= {name: name for name in sorted(net.computed) if name not in moved}
+        return self.collector.of(followers(net), same, reached)
+
+
+def louder(net: Net, between_layers: bool) -> dict[str, int]:
+    """Returns the tensors whose channels a pass may make louder, with their channel axes."""
+    axes = {name: -1 for norm in norms(net) for name in (norm.result, *norm.moved, *norm.inner)}
+    axes |= {name: -1 for branch in branches(net) for name in branch.tensors}
+    for gate in gates(net):
+        axes |= dict.fromkeys((gate.sigmoid.inputs[0], gate.result, *gate.padded), gate.maker.channel_axis)
+    for pair in pairs(net) if between_layers else ():
+        axes |= dict.fromkeys((*pair.tensors, pair.observed), pair.first.channel_axis)
+    return axes
+
+
+def sighted(
+    form: Form, data: Dataset, collector: RangeCollector, between_layers: bool, progress: Progress | None
+) -> Sightings | None:
+    """Returns what the samples say of a float model; None where that is not enough: where rows of padding count for
+    ranges and not for channels, or ranges take two passes."""
+    net = form.net()
+    axes = louder(net, between_layers)
+    sizes = sum(net.shapes[name][axis] for name, axis in axes.items())
+    if data.padding is not None or collector.passes > 1 or 8 * sizes * data.count > MOST_BYTES:
+        return None
+    seen, run = Sightings(axes, collector), form.run()
+    for index in range(data.count):
+        seen.observe(run(data.sample(index)), index)
+        if progress is not None:
+            progress(index + 1, data.count)
+    return seen
+
+
+@dataclass(frozen=True)
+class Calibrated(Generic[F]):
+    """A float model whose channels are equally loud, with the ranges of its tensors."""
+
+    form: F
+    effects: tuple[PassEffect, ...]
+    ranges: dict[str, Range]
+    observed: SampleLimits
+
+
+def calibrated(
+    form: F, data: Dataset, plan: QuantPlan, level: bool, between_layers: bool, progress: Progress | None = None
+) -> Calibrated[F]:
+    """Returns a float model with the ranges that the samples give its tensors, after the passes that `level` asks for;
+    outputs are not clipped."""
+    how = plan.method, plan.percentile, plan.bits, plan.symmetric
+    outputs, effects = form.net().outputs, tuple[PassEffect, ...]()
+    if level:
+        collector = RangeCollector(*how, followers(form.net()), SampleLimits())
+        seen = sighted(form, data, collector, between_layers, progress)
+        form, effects = levelled(form, data, between_layers, seen)
+        known = None if seen is None else seen.behind(form)
+        if known is not None and known.observed is not None:
+            return Calibrated(form, effects, known.ranges(outputs), known.observed)
+    observed = SampleLimits()
+    ranges = collect(form.run(), data, *how, progress, outputs, followers(form.net()), observed)
+    return Calibrated(form, effects, ranges, observed)
