@@ -120,7 +120,7 @@ def test_two_chips_of_one_file_run_each_sample_once_in_each_runtime(without_mean
     runs.clear()
     answered = []
     for device, kind in (("litert", LiteRtSession), ("tflm", TflmSession)):
-        memory = Memory(without_means, tmp_path)  # what the first leaves in the folder, the second reads
+        memory = Memory(without_means, str(tmp_path))  # what the first leaves in the folder, the second reads
         answered.append(execute(without_means, device, fed, without_means, lambda *_: None, memory))
         second_opinions(kind, without_means, fed, without_means, memory)
         memory.write()
@@ -134,7 +134,7 @@ def test_two_chips_of_one_file_run_each_sample_once_in_each_runtime(without_mean
 
 
 def test_remembered_answers_that_differ_are_not_taken(without_means, fed, runs, tmp_path):
-    memory = Memory(without_means, tmp_path)
+    memory = Memory(without_means, str(tmp_path))
     execute(without_means, "litert", fed, without_means, lambda *_: None, memory)
     memory.write()
     with np.load(tmp_path / answers_file("litert")) as file:
@@ -142,19 +142,19 @@ def test_remembered_answers_that_differ_are_not_taken(without_means, fed, runs, 
     arrays["output:early"].reshape(ALL, -1)[OWN - 1, 7] ^= 1
     np.savez(tmp_path / answers_file("litert"), **arrays)
     runs.clear()
-    got = execute(without_means, "tflm", fed, without_means, lambda *_: None, Memory(without_means, tmp_path))
+    got = execute(without_means, "tflm", fed, without_means, lambda *_: None, Memory(without_means, str(tmp_path)))
     assert runs == ["TflmSession"] * OWN + ["HalvesSession"] * ALL
     whole = run_all(TflmSession(without_means), fed, without_means)
     assert np.array_equal(got.outputs["early"], whole["early"])
 
 
 def test_answers_are_those_to_the_same_inputs(without_means, fed, tmp_path):
-    memory = Memory(without_means, tmp_path)
+    memory = Memory(without_means, str(tmp_path))
     session = memory.of("litert", LiteRtSession(without_means))
     first, second = (run_all(session, fed.after(at).first(3), without_means)["early"] for at in (0, 3))
     assert not np.array_equal(first, second)
     memory.write()
-    again = Memory(without_means, tmp_path).of("litert", LiteRtSession(without_means))
+    again = Memory(without_means, str(tmp_path)).of("litert", LiteRtSession(without_means))
     assert np.array_equal(run_all(again, fed.after(2).first(3), without_means)["early"][1:], second[:2])
 
 

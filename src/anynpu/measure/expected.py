@@ -28,8 +28,9 @@ class Expected:
     about: Reference
 
 
-def expected_of(place: Path | None, find_out: Callable[[], Expected]) -> Expected:
-    """Returns what is kept in a file; where there is none, what is found out now, which is then kept."""
+def expected_of(folder: str, find_out: Callable[[], Expected]) -> Expected:
+    """Returns what is kept in a folder; where there is nothing, what is found out now, which is then kept."""
+    place = Path(folder, FILE) if folder else None
     if place is not None and place.is_file():
         arrays = read_npz(place)
         about: Reference = from_dict(Reference, json.loads(str(arrays.pop(ABOUT)[0])), str(place))

@@ -29,8 +29,8 @@ _INPUTS = "inputs"
 class Memory:
     """The answers of runtimes to an artifact, by the runtime's name: those of a folder, and those given since."""
 
-    def __init__(self, artifact: Artifact, folder: Path | None = None) -> None:
-        self._artifact, self._folder = artifact, folder
+    def __init__(self, artifact: Artifact, folder: str = "") -> None:
+        self._artifact, self._folder = artifact, Path(folder) if folder else None
         self._answers: dict[str, dict[str, dict[str, Array]]] = {}
 
     @cached_property
@@ -85,7 +85,7 @@ class _Remembering:
         for name in sorted(inputs):
             array = np.ascontiguousarray(inputs[name])
             digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-            digest.update(array)
+            digest.update(array.data)
         key = digest.hexdigest()
         if key not in self._answers:
             self._answers[key] = self._session.run(inputs)

@@ -144,16 +144,14 @@ def verify(
     metric: str = "",
     random: bool = False,
     taught: str = "",
-    kept: str = "",
-    remembered: str = "",
+    shared: str = "",
 ) -> Verification:
     """Executes two artifacts on the same samples and returns the comparison (runs in a child process).
 
     Stored inputs and outputs of the first samples are written to the file `answers`. They are those of `oracle`, the
-    artifact that the candidate must repeat bit by bit, where there is one. `random` says that the samples are random
-    numbers. `taught` takes what `repeat.teach` would ask the reference runtime again, where that ran the candidate.
-    `kept` is a file with what the float model gives for these samples; it is written where it is not there yet.
-    `remembered` is a folder with what runtimes gave for them; those that have no file there get one.
+    artifact that the candidate must repeat bit by bit, where there is one. `taught` takes what `repeat.teach` would ask
+    the reference runtime again, where that ran the candidate. `shared` is a folder with what the float model and other
+    runtimes gave for these samples, a file each, which are written where they are not there yet.
     """
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     everything = read_samples(Path(data))
@@ -161,9 +159,8 @@ def verify(
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     float_kind = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))
     float_session = functools.cache(lambda: opened(float_kind, truth))
-    judged = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
-    expected, about = judged.outputs, judged.about
-    memory = Memory(subject, Path(remembered) if remembered else None)
+    judged = expected_of(shared, lambda: _judged(float_session(), samples, truth, like))
+    expected, about, memory = judged.outputs, judged.about, Memory(subject, shared)
     execution = execute(subject, device, samples, truth, report_progress, memory)
     kind, session, got = execution.kind, execution.session, execution.outputs
     others = second_opinions(kind, subject, samples, truth, memory)
@@ -190,8 +187,7 @@ def verify(
     warnings = [*about.warnings, *cautions(fidelities, random)]
     if subject.manifest.format == HERE and "quantisation" in subject.manifest.details:
         first, floating = next(iter(samples)), float_session()
-        turns = (lambda: run_real(floating, first, like), lambda: run_real(session, first, like))
-        warnings += slower_than_float(*turns)
+        warnings += slower_than_float(lambda: run_real(floating, first, like), lambda: run_real(session, first, like))
     if metric and samples.labels is not None:
         reached, here = (score(metric, dict(samples.inputs), each, samples.labels) for each in (expected, got))
         result = replace(result, metric=metric, score_float=reached, score=here)

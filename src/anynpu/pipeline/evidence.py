@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from anynpu import plugins, schema, tool
@@ -61,24 +62,15 @@ def verify(
     step = Step("verify", inputs, {"metric": steps.metric, "device": device}, tools)
     answered = Step("float", _digests(reference=model, data=data), tools=tools)
     converted = Step("converted", {**answered.inputs, "float": inputs.get("float", "")}, tools=tools)
-    shared = sessions_for(candidate.manifest.format) if candidate.manifest.format in remembered.FORMATS else ()
-    asked = {
-        remembered.answers_file(kind.name): Step(
-            "answers", _digests(candidate=candidate, data=data), {"session": kind.name}, tools
-        )
-        for kind in shared
-    }
+    shared = {EXPECTED: answered, **answer_steps(candidate, data, tools)}
 
     def make(out: Path, work: Work) -> Manifest:
-        taught, expected = out.parent / ANSWERS, out.parent / EXPECTED
-        lent = _lent(steps, answered, expected)
-        folder = out.parent / "remembered"
-        folder.mkdir(exist_ok=True)
-        there = {name for name, each in asked.items() if _lent(steps, each, folder / name)}
+        taught, folder = out.parent / ANSWERS, out.parent / "shared"
+        folder.mkdir()
+        lent = {name for name, each in shared.items() if _lent(steps, each, folder / name)}
         arguments = {
             **_paths(candidate=candidate, reference=model, data=data, oracle=oracle),
-            "kept": str(expected),
-            "remembered": str(folder) if asked else "",
+            "shared": str(folder),
             "answers": str(out / "vectors.npz"),
             "taught": str(taught) if candidate.manifest.format == REPEATED else "",
             "metric": steps.metric,
@@ -91,20 +83,28 @@ def verify(
             function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(unproved.path)
         answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
         verification = schema.from_dict(Verification, answer, "verification")
-        if expected.is_file() and not lent:
-            steps.quietly(answered, lambda place, _: _moved(place, expected))
         if unproved is not None:  # there are no answers to keep: that the step is there is the proof
             steps.quietly(converted, lambda place, _: _taught(place, place / ANSWERS))
         if taught.is_file():
             steps.quietly(_teaching(candidate, model, data), lambda place, _: _taught(place, taught))
-        for file in sorted(each for each in folder.iterdir() if each.name not in there):
-            steps.quietly(asked[file.name], lambda place, _, file=file: _moved(place, file))
+        for file in sorted(each for each in folder.iterdir() if each.name not in lent):
+            steps.quietly(shared[file.name], partial(_moved, file))
         if verification.device == reference.name:
             trial.passed(candidate, reference)
         trial.passed(model, choose(model.manifest.format, REFERENCES.get(model.manifest.format)))
         return _written(out, VERIFICATION, replace(verification, held_out=bool(data.manifest.details["held_out"])))
 
     return steps.run(platform.name, "verify", step, make).artifact
+
+
+def answer_steps(candidate: Artifact, data: Artifact, tools: Mapping[str, str]) -> dict[str, Step]:
+    """Returns the steps that hold what each runtime of a candidate answers to the samples, by the names of their files;
+    none where one runtime alone takes it."""
+    format, inputs = candidate.manifest.format, _digests(candidate=candidate, data=data)
+    return {
+        remembered.answers_file(kind.name): Step("answers", inputs, {"session": kind.name}, dict(tools))
+        for kind in (sessions_for(format) if format in remembered.FORMATS else ())
+    }
 
 
 def read_verification(evidence: Artifact, stands_for: str) -> Verification:
@@ -220,7 +220,7 @@ def _written(out: Path, name: str, data: object, format: str = "evidence") -> Ma
     return Manifest(format=format, main=name)
 
 
-def _moved(out: Path, file: Path) -> Manifest:
+def _moved(file: Path, out: Path, _: Work) -> Manifest:
     """Moves a file into the folder of a step whose result it is."""
     file.replace(out / file.name)
     return Manifest(format="evidence", main=file.name)

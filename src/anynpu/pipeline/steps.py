@@ -57,6 +57,8 @@ class Steps:
     reported: set[str] = field(default_factory=set)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     """What the user's generators gave, by source."""
+    apart: dict[str, Dataset] = field(default_factory=dict)
+    """Samples that were read with those of another role, by their own, until they are asked for."""
     generated: dict[str, Dependencies] = field(default_factory=dict)
     """What they read meanwhile."""
     built: dict[str, Artifact] = field(default_factory=dict)
@@ -318,6 +320,8 @@ class Steps:
     def _load(self, role: str, source: str, model: Artifact, work: Work) -> tuple[Dataset, bool]:
         """Returns the samples of a role and whether those of the other role are apart from them."""
         limit = self.request.limit
+        if role in self.apart:  # they were read with those of the other role
+            return self.apart.pop(role), True
         if source.startswith("zoo:"):
             return zoo_samples(source.removeprefix("zoo:"), role, limit), True
         if source.endswith(TEXTS):
@@ -334,6 +338,8 @@ class Steps:
         if len(dataset) < HOLDOUT_EVERY:
             return dataset, False
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
+        if role == "calibration":
+            self.apart["test"] = held
         return (held if role == "test" else kept), True
 
     def settled(self, link: Link, model: Artifact, platform: Platform) -> Link:
