@@ -19,7 +19,8 @@ from test_source_conversion import SAMPLES, chain, sealed
 from anynpu import plugins, tool
 from anynpu.artifact import Artifact, Manifest
 from anynpu.measure import expected, verify
-from anynpu.measure.expected import FILE, Expected, expected_of
+from anynpu.measure.expected import FILE as KEPT
+from anynpu.measure.expected import Expected, expected_of
 from anynpu.measure.reference import Reference
 from anynpu.measure.samples import FILE
 from anynpu.pipeline import conversion, evidence
@@ -83,4 +84,4 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path):
 def test_outputs_that_are_too_large_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(expected, "MOST_BYTES", 8)
     expected_of(str(tmp_path), lambda: Expected({"y": np.zeros(4)}, Reference()))
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / KEPT).exists()
