@@ -84,17 +84,27 @@ def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns the model with an axis of one in front of inputs that have none for samples, and what to know of it.
 
     Where some input begins with a batch of one, another that begins otherwise (a recurrent state, a number) is not
-    batched; a sample of it is then the whole of it.
+    batched; a sample of it is then the whole of it. A result that is a number gets an axis of one.
     """
     inputs = inputs_of(model)
-    begins = {value.name: shape_of(value)[:1] for value in inputs}
-    bare = [value for value in inputs if begins[value.name] != (1,)]
-    if not bare or len(bare) == len(inputs):
+    bare = {value.name for value in inputs if shape_of(value)[:1] != (1,)}
+    bare = bare if len(bare) < len(inputs) else set()
+    numbers = {v.name for v in model.graph.output if v.type.tensor_type.HasField("shape") and not shape_of(v)}
+    if not bare and not numbers:
         return model, ()
     result = ModelProto()
     result.CopyFrom(model)
     notes = []
-    for value in (each for each in result.graph.input if each.name in {b.name for b in bare}):
+    for value in (each for each in result.graph.output if each.name in numbers):
+        inner, target = f"{value.name}/number", f"{value.name}/number_shape"
+        for node in result.graph.node:
+            _reread(node, value.name, inner)
+            node.output[:] = [inner if name == value.name else name for name in node.output]
+        result.graph.initializer.append(numpy_helper.from_array(np.asarray([1], np.int64), target))
+        result.graph.node.append(onnx.helper.make_node("Reshape", [inner, target], [value.name]))
+        value.type.tensor_type.shape.dim.add(dim_value=1)
+        notes.append(f"output {value.name} is a number: it is taken as [1]")
+    for value in (each for each in result.graph.input if each.name in bare):
         shape = [int(size) for size in shape_of(value)]
         inner, target = f"{value.name}/sample", f"{value.name}/sample_shape"
         for node in result.graph.node:

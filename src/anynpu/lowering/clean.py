@@ -62,10 +62,18 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
     return replace(operator, inputs=(before.inputs[0], name))
 
 
+BROADCASTS = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"))
+"""Operators of two tensors that take one with axes of one for a number."""
+
+
 def without_idle(graph: Graph) -> Graph:
-    """A sum with zeros and a product with ones go: zeros have no scale that fits beside what they are added to."""
+    """A sum with zeros and a product with ones go: zeros have no scale that fits beside what they are added to.
+
+    A number that broadcasts is read with its axes of one: NPUs have no tensors without axes.
+    """
     same: dict[str, str] = {}
     given: dict[str, str] = {}
+    readers = graph.readers()
     operators: list[Operator] = []
     for operator in graph.operators:
         operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
@@ -74,6 +82,11 @@ def without_idle(graph: Graph) -> Graph:
         idle = [name for name in stored if (data := graph.constant(name)) is not None and bool(np.all(data == neutral))]
         result = operator.outputs[0]
         source = next((name for name in operator.inputs if name not in idle[:1]), "")
+        if operator.kind == "RESHAPE" and graph.tensors[result].shape == () and result not in graph.outputs:
+            rank, users = len(graph.tensors[source].shape), readers.get(result, [])
+            if all(u.kind in BROADCASTS and len(graph.tensors[u.outputs[0]].shape) >= rank for u in users):
+                same[result] = source
+                continue
         if idle and operator.activation == "NONE" and graph.constant(source) is None:
             alike = graph.tensors[source].shape == graph.tensors[result].shape
             if alike and result not in graph.outputs:

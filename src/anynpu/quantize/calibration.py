@@ -161,10 +161,10 @@ def _check_batch(inputs: Sequence[TensorSpec]) -> None:
         raise ConfigError("the model has no inputs to load data for")
     for spec in inputs:
         if not spec.shape or spec.shape[0] != 1:
-            single = ",".join(map(str, (1, *spec.shape[1:])))
+            state = f", or state one: --shape {spec.name}={','.join(map(str, (1, *spec.shape[1:])))}"
             raise ConfigError(
                 f"input {spec.name} has shape {list(spec.shape)}: data is fed one sample at a time",
-                f"export the model with a batch of one, or state one: --shape {spec.name}={single}",
+                f"export the model with a batch of one{state if len(spec.shape) == 4 else ''}",
             )
 
 

@@ -103,6 +103,7 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph.branches import has_branches
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
     from anynpu.graph.passes import Pass
+    from anynpu.graph.precision import in_float32
     from anynpu.graph.shapes import make_static
     from anynpu.graph.training import for_inference
 
@@ -142,6 +143,13 @@ def read_original(source: ModelSource) -> Original:
         requires=of_file,
         keeps_results=False,
     )
+    floats = Pass(
+        "float32",
+        "what is stored or fed as float16, bfloat16 or double is float32",
+        lambda graph: noted(in_float32(graph)),
+        requires=of_file,
+        keeps_results=False,
+    )
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = Pass(
         "sample-axis",
@@ -150,7 +158,7 @@ def read_original(source: ModelSource) -> Original:
         requires=of_file,
         keeps_results=False,
     )
-    frozen, begun = passes.run([binding, inference, varying], model)
+    frozen, begun = passes.run([binding, inference, varying, floats], model)
     graph, done = passes.run([static, samples], frozen)
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:

@@ -485,6 +485,13 @@ def test_a_sum_with_zeros_goes_from_the_end_of_a_net_too():
     agrees(model)
 
 
+def test_a_number_that_is_fed_broadcasts_with_its_axis():
+    nodes = [helper.make_node("Reshape", ["k", "none"], ["n"]), helper.make_node("Mul", ["x", "n"], ["y"])]
+    model = net(nodes, {"x": (1, 8), "k": (1,)}, {"none": np.zeros(0, np.int64)})
+    assert lower(model).counts() == {"MUL": 1}
+    agrees(model)
+
+
 def test_zeros_have_a_scale_that_fits_beside_tiny_numbers(tmp_path):
     """LiteRT ends its process where the scales of a sum are too far apart."""
     nodes = [helper.make_node("Mul", ["x", "tiny"], ["t"]), helper.make_node("Add", ["t", "zeros"], ["y"])]
@@ -492,3 +499,16 @@ def test_zeros_have_a_scale_that_fits_beside_tiny_numbers(tmp_path):
     model = net(nodes, {"x": (1, 1, 8)}, constants)
     data = samples(model)
     assert decibels(by_onnx(model, data), by_litert(quantised(model, data, tmp_path), data)) > 35
+
+
+def test_numbers_without_axes_have_c_kernels(tmp_path):
+    nodes = [
+        helper.make_node("Reshape", ["k", "none"], ["n"]),
+        helper.make_node("Add", ["n", "n"], ["m"]),
+        helper.make_node("Reshape", ["m", "one"], ["y"]),
+    ]
+    model = net(nodes, {"k": (1, 1)}, {"none": np.zeros(0, np.int64), "one": np.ones(1, np.int64)})
+    data = samples(model)
+    content = quantised(model, data, tmp_path)
+    assert not findings(tmp_path / "integers.tflite")
+    assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30

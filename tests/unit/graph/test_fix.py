@@ -249,3 +249,12 @@ def test_a_net_whose_every_input_has_a_batch_stays_as_it_is():
     nodes = [helper.make_node("Add", ["x", "z"], ["y"])]
     net = model(nodes, [value("x", FLOAT, [8, 4]), value("z", FLOAT, [8, 4])], [value("y", FLOAT, [8, 4])])
     assert with_sample_axis(net) == (net, ())
+
+
+def test_a_result_that_is_a_number_gets_an_axis():
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), helper.make_node("Add", ["x", "y"], ["z"])]
+    net = model(nodes, [value("x", FLOAT, [1, 4])], [value("y", FLOAT, []), value("z", FLOAT, [1, 4])])
+    wide, notes = with_sample_axis(net)
+    assert notes == ("output y is a number: it is taken as [1]",)
+    (number, z), (truth, same) = run(wide, {"x": X}), run(net, {"x": X})
+    assert number.shape == (1,) and truth.shape == () and number[0] == truth and np.array_equal(z, same)

@@ -98,7 +98,8 @@ def _forms(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[
     emitter = EMITTERS.get(node.kind)
     if emitter is None:
         raise Refused("is not one that the C generator has a kernel for")
-    touched = [graph.tensors[n] for n in (*node.inputs, *node.outputs) if n != ABSENT]
+    read = node.inputs[:1] if node.kind == "RESHAPE" else node.inputs  # the shape of a number has no elements
+    touched = [graph.tensors[n] for n in (*read, *node.outputs) if n != ABSENT]
     require(all(size > 0 for tensor in touched for size in tensor.shape), "has an empty tensor")
     try:
         return [emitter(graph, node), *variants(graph, node, core, fixed)]
