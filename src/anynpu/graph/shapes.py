@@ -154,7 +154,8 @@ def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
 
 def _forget_shapes(graph: GraphProto, kept_names: Container[str]) -> None:
     """Drops what is declared of the shapes of tensors behind operators, so that inference fills it in."""
-    kept = [value for value in graph.value_info if value.name in kept_names]
+    stored = initializer_names(graph)  # their own sizes count, and not what a file declares of them
+    kept = [value for value in graph.value_info if value.name in kept_names and value.name not in stored]
     copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
     del graph.value_info[:]
     graph.value_info.extend(copies)

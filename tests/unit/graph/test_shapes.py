@@ -115,6 +115,14 @@ def test_shapes_declared_behind_operators_do_not_outlive_another_batch():
     assert shapes.shape_of(shapes.make_static(model).graph.output[0]) == (1, 4, 4, 4)
 
 
+def test_a_symbol_declared_of_a_constant_does_not_count():
+    model = parse(
+        "g (float[1,4,6] x) => (float[N,4,6] y) { y = GatherND(x, places) }", places=np.zeros((1, 1), np.int64)
+    )
+    model.graph.value_info.append(helper.make_tensor_value_info("places", onnx.TensorProto.INT64, ["u0", 1]))
+    assert shapes.shape_of(shapes.make_static(model).graph.output[0]) == (1, 4, 6)
+
+
 def test_operators_of_other_domains_are_named():
     node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], "trees", domain="ai.onnx.ml")
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
