@@ -4,24 +4,27 @@
 
 MiniLM: mean cosine to the float vector, and Spearman of the pairwise similarities, over generated sentences that differ
 from the calibration sentences. YOLOv8n: the share of the float detections above .4 that are found again (same class,
-IoU of .9, score within .05), over the pictures of a folder, and the mAP50-95 that the result has where these float
-detections are the truth; both with an interval over pictures drawn anew. Pictures come from bench/pictures.py, models
-from scripts/models.sh. Figures are kept in
-bench/results/quality.json under the digests of what was measured, so that an interrupted run goes on where it was;
-`-O` measures another plan beside the default.
+IoU of .9, score within .05), over the pictures of a folder; the mAP50-95 that the result has where these float
+detections are the truth; and, with the labels of bench/labels.py, the mAP50-95 against what a stronger detector sees,
+and how much of the float model's that is. All with an interval over pictures drawn anew. Pictures come from
+bench/pictures.py, models from scripts/models.sh. Figures are kept in bench/results/quality.json under the digests of
+what was measured, so that an interrupted run goes on where it was; `-O` measures another plan beside the default.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,6 +45,15 @@ TOKENS, CALIBRATION = 64, 160
 SCORE, IOU, WITHIN = 0.4, 0.9, 0.05
 LOWEST = Threshold(confidence=0.001)
 DRAWS = 200
+FAR = 1e5
+FIGURES = (
+    ("found_again", "found again"),
+    ("map50_95_of_float", "mAP50-95 of float"),
+    ("map50_95", "mAP50-95"),
+    ("map50_95_kept", "of the float model's, kept"),
+    ("together_kept", "kept in one list of all classes"),
+)
+PARTS = ("boxes", "scores", "classes")
 
 PEOPLE = (
     "a man",
@@ -327,39 +339,82 @@ def found_again(wanted: Detections, found: Detections) -> tuple[int, int]:
     return total, kept
 
 
-def picture_figures(artifact: Artifact, reference: Artifact, pictures: list[Path]) -> dict[str, float]:
-    like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
-    specs = reference.manifest.inputs, reference.manifest.outputs
-    sessions = [opened(each) for each in (reference, artifact)]
-    chosen = card.of(reference).card
-    models = [Model(chosen, {}, *specs, lambda x, s=s: run_real(s, x, like)) for s in sessions]
-    counts, truths, seen = [], [], []
-    for picture in pictures:
-        pixels = read_image(picture).pixels
-        wanted, found = (Detector(model, LOWEST).detect(pixels)[0] for model in models)
-        counts.append(found_again(wanted, found))
-        truths.append(as_truth(wanted))
-        seen.append(coco.Found(left_top_size(found.boxes), found.scores, found.classes))
-    matches = coco.match(truths, seen, len(chosen.labels))
-    every, draw = np.asarray(counts), np.random.default_rng(0)
+def detected(artifact: Artifact, reference: Artifact, pictures: list[Path]) -> list[Detections]:
+    """Returns what an artifact finds in each picture, executed once: kept under its digest."""
+    kept = RESULTS.with_name(f"found-{artifact.digest[-16:]}-{pictures_digest(pictures)}.npz")
+    if not kept.is_file():
+        like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
+        session, specs = opened(artifact), (reference.manifest.inputs, reference.manifest.outputs)
+        detector = Detector(Model(card.of(reference).card, {}, *specs, lambda x: run_real(session, x, like)), LOWEST)
+        seen = [detector.detect(read_image(picture).pixels)[0] for picture in pictures]
+        counts = np.asarray([len(each) for each in seen])
+        columns = {name: np.concatenate([getattr(each, name) for each in seen]) for name in PARTS}
+        RESULTS.parent.mkdir(exist_ok=True)
+        np.savez_compressed(kept, counts=counts, **columns)
+    with np.load(kept) as file:
+        ends = np.cumsum(file["counts"])[:-1]
+        return [Detections(*each) for each in zip(*(np.split(file[name], ends) for name in PARTS), strict=True)]
+
+
+def pictures_digest(pictures: list[Path]) -> str:
+    return hashlib.sha256("\n".join(picture.name for picture in pictures).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What there is in each picture, and the draws of pictures that intervals are taken over."""
+
+    truths: list[coco.Truth]
+    draws: list[np.ndarray]
+    classes: int
+
+    def precisions(self, found: list[Detections], together: bool = False) -> np.ndarray:
+        """Returns the mAP50-95 of all pictures, then that of each draw; `together` ranks all classes in one list, which
+        varies less where a class has few objects."""
+        truths, seen = self.truths, [coco.Found(left_top_size(e.boxes), e.scores, e.classes) for e in found]
+        if together:
+            truths, seen = [apart(each) for each in truths], [apart(each) for each in seen]
+        matches = coco.match(truths, seen, self.classes)
+        present = [each for each in matches.classes if each.objects[:, 0].any()]
+        times = [np.ones(len(truths), np.int64), *self.draws]
+        return np.asarray([np.nanmean([coco.precision(each, 0, row).mean() for each in present]) for row in times])
+
+
+T = TypeVar("T", coco.Truth, coco.Found)
+
+
+def apart(boxes: T) -> T:
+    """Returns boxes of one class that overlap only where they were of the same class before."""
+    moved = boxes.boxes.astype(np.float64)
+    moved[:, 0] += boxes.classes * FAR
+    return replace(boxes, boxes=moved, classes=np.zeros_like(boxes.classes))
+
+
+def picture_figures(artifact: Artifact, reference: Artifact, pictures: list[Path], labels: Path) -> dict[str, float]:
+    wanted, found = (detected(each, reference, pictures) for each in (reference, artifact))
+    every, draw = np.asarray([found_again(*each) for each in zip(wanted, found, strict=True)]), np.random.default_rng(0)
     drawn = [np.bincount(draw.integers(0, len(every), len(every)), minlength=len(every)) for _ in range(DRAWS)]
-    shares = [float((times @ every)[1] / max((times @ every)[0], 1)) for times in drawn]
-    present = [each for each in matches.classes if each.objects[:, 0].any()]
+    shares = [(times @ every)[1] / max((times @ every)[0], 1) for times in (np.ones(len(every), np.int64), *drawn)]
+    classes = len(card.of(reference).card.labels)
+    judge = Judge([as_truth(each) for each in wanted], drawn, classes)
+    figures = {"found_again": np.asarray(shares), "map50_95_of_float": judge.precisions(found)}
+    if labels.is_file():
+        rows = json.loads(labels.read_text("utf-8"))
+        judge = Judge([labelled(rows[picture.name]) for picture in pictures], drawn, classes)
+        figures["map50_95"], figures["map50_95_float"] = judge.precisions(found), judge.precisions(wanted)
+        figures["map50_95_kept"] = figures["map50_95"] / figures["map50_95_float"]
+        figures["together_kept"] = judge.precisions(found, True) / judge.precisions(wanted, True)
+    spans = {name: (rows[0], *np.quantile(rows[1:], (0.05, 0.95))) for name, rows in figures.items()}
+    ends = ("", "_low", "_high")
+    numbers = {name + end: float(value) for name, span in spans.items() for end, value in zip(ends, span, strict=True)}
+    return {"detections": int(every.sum(axis=0)[0]), **numbers}
 
-    def mean_precision(times: np.ndarray) -> float:
-        return float(np.nanmean([coco.precision(each, 0, times).mean() for each in present]))
 
-    precisions = [mean_precision(times) for times in drawn]
-    total, kept = every.sum(axis=0)
-    return {
-        "detections": int(total),
-        "found_again": float(kept / max(total, 1)),
-        "found_again_low": float(np.quantile(shares, 0.05)),
-        "found_again_high": float(np.quantile(shares, 0.95)),
-        "map50_95_of_float": mean_precision(np.ones(len(every), np.int64)),
-        "map50_95_of_float_low": float(np.quantile(precisions, 0.05)),
-        "map50_95_of_float_high": float(np.quantile(precisions, 0.95)),
-    }
+def labelled(rows: list[list[float]]) -> coco.Truth:
+    """Returns what bench/labels.py wrote of a picture: sure objects, and doubtful ones that do not count."""
+    table = np.asarray(rows, np.float64).reshape(-1, 6)
+    boxes, nothing = left_top_size(table[:, :4]), np.zeros(len(table), np.bool_)
+    return coco.Truth(boxes, table[:, 5].astype(np.int64), boxes[:, 2] * boxes[:, 3], nothing, table[:, 4] < SCORE)
 
 
 def as_truth(sure: Detections) -> coco.Truth:
@@ -410,11 +465,13 @@ def measure_yolo(asked: argparse.Namespace, options: list[str], plan: str) -> No
     yolo = ["-m", str(MODELS / "yolov8n.onnx"), "--task", "yolov8", "--data", str(asked.calibration)]
     out = build("yolov8n", yolo, asked.targets, options, asked.work)
     for chip, artifact in chips_of(out, asked.targets):
-        key = f"yolov8n {chip} {artifact.digest} {len(pictures)}"
-        figures = measured(key, partial(picture_figures, artifact, Artifact.open(out / "float"), pictures))
+        key = f"yolov8n {chip} {artifact.digest} {pictures_digest(pictures)} {asked.labels.is_file()}"
+        reference = Artifact.open(out / "float")
+        figures = measured(key, partial(picture_figures, artifact, reference, pictures, asked.labels))
         words = (
             f"{label} {figures[name]:.3f} ({figures[f'{name}_low']:.3f} to {figures[f'{name}_high']:.3f})"
-            for name, label in (("found_again", "found again"), ("map50_95_of_float", "mAP50-95 of float"))
+            for name, label in FIGURES
+            if name in figures
         )
         print(f"yolov8n {chip:8} {plan:16} {figures['detections']} detections:", *words, flush=True)
 
@@ -426,6 +483,7 @@ def main() -> None:
     parser.add_argument("-n", "--count", type=int, default=1000, help="sentences")
     parser.add_argument("--pictures", type=Path, default=MODELS / "pictures" / "judging", help="to detect in")
     parser.add_argument("--calibration", type=Path, default=MODELS / "pictures" / "calibration")
+    parser.add_argument("--labels", type=Path, default=MODELS / "pictures" / "labels.json", help="by bench/labels.py")
     parser.add_argument("-O", dest="options", action="append", default=[], help="a plan to measure after the default")
     parser.add_argument("--work", type=Path, default=Path("/tmp/anynpu-quality"))
     asked = parser.parse_args()
