@@ -7,7 +7,8 @@ For each of many calibration sets, drawn anew from a pool: every fifth sample is
 the others, executed on the held-out ones, and the interval that a build reports is taken from these alone. Then the
 file is executed on test samples that took no part in anything. The interval is to hold their loss in 90 % of the sets.
 YOLOv8n (scripts/models.sh) is cut before its decode and has a smaller input; its pool are the pictures for calibration
-that bench/pictures.py fetches, its test samples those for judging.
+that bench/pictures.py fetches, its test samples those for judging. Every set is kept at once: an interrupted run goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import onnxruntime
 
 import anynpu
+from anynpu.files import replace_file
 from anynpu.measure.adequacy import expected_loss, judge_calibration
 from anynpu.measure.decibels import ratio_db
 from anynpu.quantize.calibration import Dataset, split_holdout
@@ -84,29 +87,41 @@ def db(wanted: np.ndarray, got: np.ndarray) -> float:
     return ratio_db(float((wanted**2).sum()), float(((got - wanted) ** 2).sum()))
 
 
-def measured(
-    model: onnx.ModelProto, pool: Dataset, test: dict[str, np.ndarray], count: int, sets: int, seed: int
-) -> list[dict[str, object]]:
-    """Returns the predicted interval and the measured loss of the worst output for every set."""
-    draw = np.random.default_rng(seed)
-    wanted, known = outputs(model, test), outputs(model, pool.inputs)
-    rows = []
-    for number in range(sets):
-        chosen = draw.choice(pool.count, count, replace=False)
-        kept, held = split_holdout(pool.take(chosen.tolist()))
-        said: list[Calibration] = []
-        quantised = write_qdq(model, kept, QuantPlan(), None, said.append)
-        places = [at for at in range(count) if at % 5 == 4]
-        got = outputs(quantised, held.inputs)
-        intervals = [expected_loss(each[chosen[places]], mine) for each, mine in zip(known, got, strict=True)]
-        low, high = min((each for each in intervals if each is not None), key=sum)
-        found = min(db(each, mine) for each, mine in zip(wanted, outputs(quantised, test), strict=True))
-        enough = judge_calibration(said[0], 0, ()).adequate
-        rows.append({"low": low, "high": high, "measured": found, "enough": enough})
-        if number % 10 == 9:
-            share = np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows])
-            print(f"  {number + 1} sets: {share:.1%} covered", flush=True)
-    return rows
+def one_set(
+    model: onnx.ModelProto, pool: Dataset, known: list[np.ndarray], chosen: np.ndarray, tests: Tests
+) -> dict[str, object]:
+    """Returns the predicted interval and the measured loss of the worst output for one calibration set."""
+    kept, held = split_holdout(pool.take(chosen.tolist()))
+    said: list[Calibration] = []
+    quantised = write_qdq(model, kept, QuantPlan(), None, said.append)
+    places = [at for at in range(len(chosen)) if at % 5 == 4]
+    got = outputs(quantised, held.inputs)
+    intervals = [expected_loss(each[chosen[places]], mine) for each, mine in zip(known, got, strict=True)]
+    low, high = min((each for each in intervals if each is not None), key=sum)
+    losses = [db(each, mine) for each, mine in zip(tests.wanted, outputs(quantised, tests.inputs), strict=True)]
+    enough = judge_calibration(said[0], 0, ()).adequate
+    return {"low": low, "high": high, "measured": min(losses), "enough": enough}
+
+
+class Tests(NamedTuple):
+    """Samples that took no part in anything, and what the float model makes of them."""
+
+    inputs: dict[str, np.ndarray]
+    wanted: list[np.ndarray]
+
+
+def material(name: str, asked: argparse.Namespace) -> tuple[onnx.ModelProto, Dataset, dict[str, np.ndarray]]:
+    """Returns the float model, the pool that sets are drawn from, and the test samples."""
+    if name == DETECTOR:
+        drawn, tested = (letterboxed(asked.pictures / half, asked.side) for half in ("calibration", "judging"))
+        model = imported_detector(asked.side, asked.pictures / "calibration")
+        return model, Dataset({"images": drawn}, None, name), {"images": tested}
+    taken, test = (dict(zoo.samples(name, *part).inputs) for part in (("calibration", POOL), ("test", TEST)))
+    return imported(name), Dataset(taken, None, name), test
+
+
+def covered(rows: list[dict[str, object]]) -> float:
+    return float(np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows]))
 
 
 def main() -> None:
@@ -118,25 +133,27 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=160, help="height and width of what YOLOv8n gets")
     parser.add_argument("--pictures", type=Path, default=MODELS / "pictures")
     asked = parser.parse_args()
-    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    RESULTS.parent.mkdir(exist_ok=True)
     for name in asked.models.split(","):
-        if name == DETECTOR:
-            halves = [letterboxed(asked.pictures / half, asked.side) for half in ("calibration", "judging")]
-            model, (drawn, tested) = imported_detector(asked.side, asked.pictures / "calibration"), halves
-            taken, test = {"images": drawn}, {"images": tested}
-        else:
-            model = imported(name)
-            taken, test = (dict(zoo.samples(name, *part).inputs) for part in (("calibration", POOL), ("test", TEST)))
-        rows = measured(model, Dataset(taken, None, name), test, asked.samples, asked.sets, asked.seed)
-        covered = float(np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows]))
+        model, pool, test = material(name, asked)
+        tests, known = Tests(test, outputs(model, test)), outputs(model, pool.inputs)
+        side = f" {asked.side}" if name == DETECTOR else ""
+        key = f"{name}{side} {asked.samples} {asked.seed}"
+        results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+        rows = results.setdefault(key, {"rows": []})["rows"]
+        for number in range(len(rows), asked.sets):
+            draw = np.random.default_rng((asked.seed, number))
+            rows.append(one_set(model, pool, known, draw.choice(pool.count, asked.samples, replace=False), tests))
+            results[key]["covered"] = covered(rows)
+            replace_file(RESULTS, json.dumps(results, indent=1) + "\n")
+            if number % 10 == 9:
+                print(f"  {number + 1} sets: {covered(rows):.1%} covered", flush=True)
         width = float(np.median([row["high"] - row["low"] for row in rows]))
-        spread = np.ptp([row["measured"] for row in rows])
+        losses = [row["measured"] for row in rows]
         print(
-            f"{name}: {covered:.1%} of {len(rows)} sets covered, interval {width:.2f} dB, losses {spread:.2f} dB apart"
+            f"{name}: {covered(rows):.1%} of {len(rows)} sets covered, interval {width:.2f} dB,"
+            f" losses {min(losses):.1f} to {max(losses):.1f} dB"
         )
-        known[f"{name} {asked.samples} {asked.seed}"] = {"covered": covered, "width_db": width, "rows": rows}
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
