@@ -141,7 +141,7 @@ BAD = [
     pytest.param(ONES * np.nan, "labels hold NaN or infinity", id="nan"),
     pytest.param(ONES[:50], "50 labels for 60 samples", id="too-few"),
     pytest.param(np.ones(700, np.int64), "700 labels for 60 samples", id="too-many"),
-    pytest.param(np.ones((60, 2), np.int64), "one class number for each sample", id="two-columns"),
+    pytest.param(np.ones((60, 2), np.int64), "labels of shape [2] for each sample: one class number", id="two-columns"),
     pytest.param(np.full((60, 3), 0.4), "are not class numbers", id="soft"),
     pytest.param(np.array(["cat"] * 60), "which of the 3 classes is cat?", id="unknown-names"),
 ]

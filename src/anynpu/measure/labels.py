@@ -118,9 +118,8 @@ def _numbers(labels: Array, count: int, origin: str) -> tuple[Array, tuple[str, 
         return whole.reshape(len(whole)), ()
     if whole.shape == (len(whole), count) and ((whole == 0) | (whole == 1)).all() and (whole.sum(axis=1) == 1).all():
         return whole.argmax(axis=1), (f"{origin}: one-hot labels, taken as class numbers",)
-    raise ConfigError(
-        f"{origin}: labels of shape {list(labels.shape)}: one class number for each sample was expected",
-    )
+    shape = list(labels.shape[1:])  # without the count, which may be that of the held-out samples
+    raise ConfigError(f"{origin}: labels of shape {shape} for each sample: one class number was expected")
 
 
 def folder_classes(

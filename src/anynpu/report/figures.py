@@ -125,7 +125,7 @@ def _flash_without_code(chip: ChipForm) -> bool:
 
 
 def _executed(proof: Verification) -> str:
-    text = f"executed: {proof.executed}, {proof.samples} samples"
+    text = f"executed: {proof.executed}, {proof.samples} sample{'s' * (proof.samples != 1)}"
     if proof.stands_for:
         text += "; it ran the model before the last compiler"
         if proof.stands_for != "tflite-vela":  # that can be executed; a note says why this one was not
