@@ -244,13 +244,13 @@ class Artifact:
                 raise IntegrityError(f"{self.file(name)}: has changed since it was made", AGAIN)
 
 
-def seal(folder: Path, manifest: Manifest, step: Step, made: Made) -> Artifact:
+def seal(folder: Path, manifest: Manifest, step: Step, making: Made) -> Artifact:
     """Hashes the files of `folder`, writes the manifest last and returns the artifact."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     files = tuple(FileEntry(p.relative_to(folder).as_posix(), hash_file(p), p.stat().st_size) for p in paths)
     if manifest.main not in {f.path for f in files}:
         raise IntegrityError(f"step {step.name}: it made no file {manifest.main}")
-    whole = replace(manifest, files=files, step=step, made=made, schema_version=SCHEMA_VERSION)
+    whole = replace(manifest, files=files, step=step, made=making, schema_version=SCHEMA_VERSION)
     # Read back before it is sealed: a whole number in a field of real numbers has another digest afterwards.
     whole = schema.from_dict(Manifest, schema.to_dict(whole), f"step {step.name}: its manifest")
     whole = replace(whole, seal=whole.digest)

@@ -50,17 +50,17 @@ BOUND_LATE = ("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", UNBUFFERED)
 class Child:
     """A forked child, as `tool` handles processes."""
 
-    def __init__(self, pid: int, output: int, life: int, told: IO[bytes]) -> None:
+    def __init__(self, pid: int, output: int, life: int, report: IO[bytes]) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self.stdout: IO[str] = os.fdopen(output, encoding="utf-8", errors="replace")
-        self._life, self._told = life, told
+        self._life, self._report = life, report
         self._ended: int | None = None
 
     def settle(self) -> None:
         """Waits for its end; its number stays its own until `close`."""
         if self._ended is None:
-            self._ended = int(self._told.readline() or -signal.SIGKILL)
+            self._ended = int(self._report.readline() or -signal.SIGKILL)
 
     def wait(self) -> int:
         """Returns its status, the negative of a signal's number."""
@@ -73,7 +73,7 @@ class Child:
         """Lets go of all that is left of it."""
         self.stdout.close()
         os.close(self._life)
-        os.close(self._told.fileno())
+        os.close(self._report.fileno())
 
 
 class Wanted(TypedDict):
@@ -140,14 +140,14 @@ class Nursery:
             "env": dict(env),
             "limits": limits,
         }
-        (output, said), (alive, life), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        (output, said), (alive, life), (status, report) = os.pipe(), os.pipe(), os.pipe()
         with ExitStack() as ours:
             for end in (output, life, status):
                 ours.callback(os.close, end)
             try:
-                socket.send_fds(self._connected(env), [json.dumps(wanted).encode()], [said, alive, told])
+                socket.send_fds(self._connected(env), [json.dumps(wanted).encode()], [said, alive, report])
             finally:
-                for end in (said, alive, told):  # before we wait: where nobody else holds them, nobody will answer
+                for end in (said, alive, report):  # before we wait: where nobody else holds them, nobody will answer
                     os.close(end)
             answered = select.select([status], [], [], PATIENCE_S)[0]
             news = os.fdopen(status, "rb", closefd=False)
@@ -221,29 +221,29 @@ def _import_for(wanted: Wanted) -> None:
         importlib.import_module(module)
 
 
-def _keep(wanted: Wanted, said: int, alive: int, told: int) -> None:
+def _keep(wanted: Wanted, said: int, alive: int, report: int) -> None:
     """Has a child, tells its status, and keeps its number until the parent has done with it."""
     os.setsid()  # it outlives the nursery if it must
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if (child := os.fork()) == 0:
-        _live(wanted, said, alive, told)
+        _live(wanted, said, alive, report)
     os.close(said)
     ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     if ended is not None:
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        os.write(told, f"{status}\n".encode())
-    os.close(told)
+        os.write(report, f"{status}\n".encode())
+    os.close(report)
     os.read(alive, 1)
     os.waitpid(child, 0)
     os._exit(0)
 
 
-def _live(wanted: Wanted, said: int, alive: int, told: int) -> None:
+def _live(wanted: Wanted, said: int, alive: int, report: int) -> None:
     """Becomes what a process started from nothing would be, and runs the request."""
     try:
         os.setsid()
-        os.write(told, f"{os.getpid()}\n".encode())
-        os.close(told)
+        os.write(report, f"{os.getpid()}\n".encode())
+        os.close(report)
         for theirs, own in ((alive, 0), (said, 1), (said, 2)):
             os.dup2(theirs, own)
         os.close(alive)

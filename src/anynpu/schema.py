@@ -120,8 +120,8 @@ def _like(name: str, names: Sequence[str]) -> list[str]:
         (starts, letters(name), 0.75),
         (lowered, name.lower(), 0.6),
     ):
-        if found := difflib.get_close_matches(text, known, n=1, cutoff=cutoff):
-            return known[found[0]]
+        if nearest := difflib.get_close_matches(text, known, n=1, cutoff=cutoff):
+            return known[nearest[0]]
     return []
 
 

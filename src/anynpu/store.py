@@ -98,19 +98,19 @@ class Store:
         started = time.monotonic()
         address = step.address
         self._lease(address)
-        if (found := self.find(address)) and fresh(found):
+        if (kept := self.find(address)) and fresh(kept):
             # `cache prune` drops what was used longest ago; a read-only cache still gives hits.
             with suppress(OSError):
-                os.utime(found.path / MANIFEST)
-            return Built(found, True, time.monotonic() - started)
+                os.utime(kept.path / MANIFEST)
+            return Built(kept, True, time.monotonic() - started)
         damage = ""
         with writing(self.cache):
             for folder in ("locks", "logs", "scratch", "store"):
                 (self.cache / folder).mkdir(parents=True, exist_ok=True)
             with FileLock(self.cache / "locks" / f"{address}.lock"):
                 try:
-                    if (found := self._sound(address)) and fresh(found):
-                        return Built(found, True, time.monotonic() - started)
+                    if (kept := self._sound(address)) and fresh(kept):
+                        return Built(kept, True, time.monotonic() - started)
                 except AnyNpuError as error:
                     damage = error.message
                 self.sweep()
@@ -123,8 +123,8 @@ class Store:
         with suppress(AnyNpuError):
             kept = read_json(path)
             if isinstance(kept, list) and len(kept) == 2 and digest(kept[0]) == kept[1]:
-                found: JsonObject = kept[0]
-                return found
+                answer: JsonObject = kept[0]
+                return answer
         record = find_out()
         with suppress(OSError):  # a read-only cache: it is found out again the next time
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,8 +163,8 @@ class Store:
             self.log(address).write_text("")
             try:
                 manifest = make(folder, self.log(address))
-                made = Made(datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - started, 3))
-                sealed = seal(folder, manifest, step, made)
+                making = Made(datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - started, 3))
+                sealed = seal(folder, manifest, step, making)
                 final = self.path(address)
                 for path in folder.rglob("*"):
                     if path.is_file():

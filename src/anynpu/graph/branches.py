@@ -63,7 +63,7 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
 
 
 def _inlined(
-    graph: GraphProto, given: Mapping[str, str], results: list[str]
+    graph: GraphProto, bound: Mapping[str, str], results: list[str]
 ) -> tuple[list[NodeProto], Constants] | None:
     """Returns a subgraph's nodes under new names, its inputs as they are called outside, its results as wanted."""
     if graph.sparse_initializer:
@@ -71,7 +71,7 @@ def _inlined(
     prefix = f"{graph.name or 'graph'}.{next(_NUMBERS)}/"
     inside = [tensor.name for tensor in graph.initializer]
     inside += [name for node in graph.node for name in node.output if name]
-    names = {name: prefix + name for name in inside} | dict(given)
+    names = {name: prefix + name for name in inside} | dict(bound)
     nodes = [renamed(node, names) for node in graph.node]
     for node in nodes:  # ONNX Runtime refuses two nodes of one name
         node.name = prefix + node.name if node.name else ""
@@ -114,8 +114,8 @@ def _unrolled(
         number = f"{prefix}/{turn}"
         arrays[number] = np.asarray(turn, np.int64)
         results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
-        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
-        inlined = _inlined(body, given, results)
+        bound = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
+        inlined = _inlined(body, bound, results)
         if inlined is None:
             return None
         nodes += inlined[0]
@@ -212,24 +212,24 @@ def _counted(
 
     fed = [value.name for value in body.input]
     begin = dict(zip(fed[2:], node.input[2:], strict=True))
-    given = dict(zip(fed[2:], (value.name for value in body.output[1:]), strict=False))
+    carried_as = dict(zip(fed[2:], (value.name for value in body.output[1:]), strict=False))
     needed = {body.output[0].name}
     nodes: list[NodeProto] = []
     size = -1
     while len(needed) > size:  # a carried value that is read is computed in the round before
         size = len(needed)
-        needed |= {given[name] for name in needed & {*given}}
+        needed |= {carried_as[name] for name in needed & {*carried_as}}
         nodes = [each for each in body.node if needed & {*each.output}]
         needed |= {name for each in nodes for name in each.input if name}
-    made = {name for each in nodes for name in each.output}
+    produced = {name for each in nodes for name in each.output}
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in body.initializer}
-    outside = needed - made - {*fed} - {*stored}
+    outside = needed - produced - {*fed} - {*stored}
     carried = sorted(needed & {*begin})
     inner = any(attribute.HasField("g") or attribute.graphs for each in nodes for attribute in each.attribute)
     if inner or not outside <= {*constants} or not {begin[name] for name in carried} <= {*constants}:
         return None
     values = {name: constants[begin[name]] for name in carried} | {name: constants[name] for name in outside} | stored
-    results = [body.output[0].name, *(given[name] for name in carried)]
+    results = [body.output[0].name, *(carried_as[name] for name in carried)]
     free = [helper.make_value_info(name, onnx.TypeProto()) for name in {*values, *fed[:2]}]
     graph = helper.make_graph(nodes, "condition", free, [helper.make_value_info(n, onnx.TypeProto()) for n in results])
     try:

@@ -344,9 +344,11 @@ def _resize(site: Site) -> Result:
     kept = {name: value for name, value in site.attributes.items() if name not in ignored}
     if "axes" in kept or kept.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         return None
-    given = [] if scales is None or scales.value is None or not scales.value.size else [float(s) for s in scales.value]
-    exact = all(size * s == out for size, s, out in zip(term.shape, given, site.shape, strict=False))
-    return [make("Resize", [term], site.shape, site.dtype, **kept, scales=() if exact else tuple(given))]
+    factors = (
+        [] if scales is None or scales.value is None or not scales.value.size else [float(s) for s in scales.value]
+    )
+    exact = all(size * s == out for size, s, out in zip(term.shape, factors, site.shape, strict=False))
+    return [make("Resize", [term], site.shape, site.dtype, **kept, scales=() if exact else tuple(factors))]
 
 
 @rule("HardSwish")

@@ -194,11 +194,11 @@ def _peak(nodes: list[NodeProto], model: ModelProto, shapes: Shapes, constants: 
     alive = {value.name: math.prod(shapes[value.name]) for value in inputs_of(model)}
     peak = sum(alive.values())
     for place, node in enumerate(nodes):
-        made = [name for name in node.output if name and storage.get(name, name) == name and name not in constants]
-        alive.update({name: math.prod(shapes[name]) for name in made})
+        results = [name for name in node.output if name and storage.get(name, name) == name and name not in constants]
+        alive.update({name: math.prod(shapes[name]) for name in results})
         peak = max(peak, sum(alive.values()))
         # An output nobody reads has done its work as soon as it is made.
-        ended = [name for name in alive if last.get(name, place if name in made else -1) == place]
+        ended = [name for name in alive if last.get(name, place if name in results else -1) == place]
         for name in ended:
             if name not in outputs:
                 del alive[name]

@@ -85,14 +85,14 @@ def cut_decode(model: ModelProto) -> tuple[ModelProto, DetectorHead]:
     kinds = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
     names = {m.tensor: m.name for m in head.maps}
     nodes = _needed(graph.node, set(names))
-    made = {name for node in nodes for name in node.output}
-    names |= {name: f"{name}_inner" for name in made & set(names.values()) - set(names)}
+    produced = {name for node in nodes for name in node.output}
+    names |= {name: f"{name}_inner" for name in produced & set(names.values()) - set(names)}
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
     read = {name for node in nodes for name in node.input}
     outputs = [helper.make_tensor_value_info(m.name, kinds[m.tensor], m.shape) for m in head.maps]
-    inner = [value for value in graph.value_info if value.name in made - set(names)]
+    inner = [value for value in graph.value_info if value.name in produced - set(names)]
     weights = [tensor for tensor in graph.initializer if tensor.name in read]
     cut = helper.make_graph(nodes, graph.name, inputs_of(result), outputs, weights, value_info=inner)
     graph.CopyFrom(cut)
@@ -357,12 +357,12 @@ def _anchored(maps: Floats, stride: int, anchors: Sequence[tuple[float, float]])
 
 
 def _needed(
-    nodes: Sequence[NodeProto], wanted: set[str], given: set[str] | frozenset[str] = frozenset()
+    nodes: Sequence[NodeProto], wanted: set[str], known: set[str] | frozenset[str] = frozenset()
 ) -> list[NodeProto]:
     """Returns copies of the nodes that the wanted tensors are made by, in order, from the given tensors on."""
     read, kept = set(wanted), []
     for node in reversed(nodes):
         if read & {*node.output}:
-            read |= {*node.input} - given
+            read |= {*node.input} - known
             kept.append(NodeProto.FromString(node.SerializeToString()))
     return kept[::-1]

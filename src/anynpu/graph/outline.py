@@ -118,17 +118,17 @@ def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
     for node in graph.node:
         if node.op_type not in (_QUANTIZE, _DEQUANTIZE):
             continue
-        source, made = node.input[0], node.output[0]
+        source, result = node.input[0], node.output[0]
         if node.op_type == _DEQUANTIZE and source in stored:
             pairs.stands_for[source] = source.removesuffix(_STORED_SUFFIX)
-        root = pairs.stands_for[made] = pairs.name(source)
+        root = pairs.stands_for[result] = pairs.name(source)
         pair = pairs.by_root.setdefault(root, _Pair())
         pair.scale, pair.zero_point = node.input[1], node.input[2] if len(node.input) > 2 else ""
         # The zero point has the type of the integers, which shape inference does not know of contributed operators.
-        pair.dtype = dtypes.get(pair.zero_point) or dtypes.get(made if node.op_type == _QUANTIZE else source, "")
+        pair.dtype = dtypes.get(pair.zero_point) or dtypes.get(result if node.op_type == _QUANTIZE else source, "")
         pair.nodes.append(node.name)
         if node.op_type == _DEQUANTIZE:
-            pair.value = made
+            pair.value = result
     return pairs
 
 
@@ -144,8 +144,8 @@ def _tensors(model: ModelProto, pairs: _Pairs, constants: set[str]) -> dict[str,
     shapes, dtypes, layouts = static_shapes(graph), _dtypes(graph), tensor_layouts(model)
     arrays = {tensor.name: tensor for tensor in graph.initializer}
     outlines: dict[str, TensorOutline] = {}
-    made = (name for node in graph.node for name in node.output if name)
-    for name in (*(value.name for value in graph.input), *arrays, *made):
+    produced = (name for node in graph.node for name in node.output if name)
+    for name in (*(value.name for value in graph.input), *arrays, *produced):
         root = pairs.name(name)
         plain, pair = outlines.get(root) or TensorOutline(root, None, ""), pairs.by_root.get(root, _Pair())
         outlines[root] = replace(

@@ -55,7 +55,7 @@ def before_pairs(model: ModelProto) -> dict[str, str]:
 
 
 def needed_tensors(
-    model: str, given: Collection[str], outputs: Iterable[str], reads: Callable[[str], Iterable[str] | None]
+    model: str, inputs: Collection[str], outputs: Iterable[str], reads: Callable[[str], Iterable[str] | None]
 ) -> set[str]:
     """Returns every tensor that outputs need, up to the given ones.
 
@@ -64,7 +64,7 @@ def needed_tensors(
     needed, waiting = set[str](), list(outputs)
     while waiting:
         name = waiting.pop()
-        if not name or name in needed or name in given:
+        if not name or name in needed or name in inputs:
             continue
         needed.add(name)
         sources = reads(name)
@@ -74,9 +74,9 @@ def needed_tensors(
     return needed
 
 
-def refuse_made(model: str, given: Collection[str], made: Iterable[str]) -> None:
+def refuse_made(model: str, inputs: Collection[str], computed: Iterable[str]) -> None:
     """Raises where an operator of a part makes what goes into it."""
-    if twice := {*made} & {*given}:
+    if twice := {*computed} & {*inputs}:
         raise cannot_cut(model, f"{min(twice)} is made by an operator that the part needs")
 
 
@@ -91,7 +91,7 @@ def cannot_cut(model: str, why: str) -> Unsupported:
     return Unsupported(f"{model} cannot be cut there: {why}", [Finding("cut", why)])
 
 
-def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
+def _between(model: ModelProto, inputs: Collection[str], outputs: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
     """Returns the nodes between tensors in their order, and everything that they read or make."""
     graph, title = model.graph, "the model"
     makers = {name: node for node in graph.node for name in node.output if name}
@@ -100,7 +100,7 @@ def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) 
     def reads(tensor: str) -> Iterable[str] | None:
         return names_read(makers[tensor]) if tensor in makers else () if tensor in stored else None
 
-    needed = needed_tensors(title, given, outputs, reads)
+    needed = needed_tensors(title, inputs, outputs, reads)
     nodes = [node for node in graph.node if {*node.output} & needed]
-    refuse_made(title, given, (tensor for node in nodes for tensor in node.output))
+    refuse_made(title, inputs, (tensor for node in nodes for tensor in node.output))
     return nodes, needed

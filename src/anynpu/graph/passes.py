@@ -65,12 +65,12 @@ def passes_of(plan: Plan[G]) -> list[Pass[G]]:
 def applications(plan: Plan[G], graph: G, without: Collection[str] = ()) -> Iterator[Application[G]]:
     """Yields each run of a pass, those that change nothing too; passes named in `without` are left out."""
 
-    def applied(each: Pass[G], given: G) -> Application[G]:
-        if each.requires(given):
-            return Application(each, given, given, 0)
-        result, changed = each.call(given)
+    def applied(each: Pass[G], graph: G) -> Application[G]:
+        if each.requires(graph):
+            return Application(each, graph, graph, 0)
+        result, changed = each.call(graph)
         refused = each.ensures(result) if changed else ""
-        return Application(each, given, given if refused or not changed else result, 0 if refused else changed, refused)
+        return Application(each, graph, graph if refused or not changed else result, 0 if refused else changed, refused)
 
     for part in plan:
         members = [each for each in passes_of([part]) if each.name not in without]

@@ -164,8 +164,8 @@ def _rebuilt(
     result = ModelProto()
     result.CopyFrom(model)
     read = {name for node in nodes for name in node.input} | {value.name for value in model.graph.output}
-    made = {name for node in nodes for name in node.output}
-    stored = [numpy_helper.from_array(constants[name], name) for name in sorted({*constants} & read - made)]
+    produced = {name for node in nodes for name in node.output}
+    stored = [numpy_helper.from_array(constants[name], name) for name in sorted({*constants} & read - produced)]
     del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
     result.graph.node.extend(nodes)
     result.graph.initializer.extend(stored)

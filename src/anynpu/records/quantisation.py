@@ -127,14 +127,14 @@ class Difference:
 
 def differences(a: Quantisation, b: Quantisation) -> list[Difference]:
     """Returns the tensors that two quantisations store differently, by name."""
-    found = []
+    tensors = []
     for name in sorted({*a.tensors, *b.tensors}):
         mine, theirs = a.tensors.get(name), b.tensors.get(name)
         if mine is None or theirs is None:
             only = "only in B" if mine is None else "only in A"
             words = {"a": mine.in_words()} if mine is not None else {"b": theirs.in_words()} if theirs else {}
-            found.append(Difference(tensor=name, what=only, **words))  # type: ignore[arg-type]
+            tensors.append(Difference(tensor=name, what=only, **words))  # type: ignore[arg-type]
         elif not mine.same_form(theirs):
             what: Literal["type", "scale"] = "type" if mine.dtype != theirs.dtype else "scale"
-            found.append(Difference(tensor=name, what=what, a=mine.in_words(), b=theirs.in_words()))
-    return found
+            tensors.append(Difference(tensor=name, what=what, a=mine.in_words(), b=theirs.in_words()))
+    return tensors

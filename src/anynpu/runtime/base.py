@@ -107,15 +107,15 @@ def open_session(artifact: Artifact, device: str | None = None) -> Session:
     return session
 
 
-def check_names(given: Mapping[str, Array], specs: tuple[TensorSpec, ...]) -> None:
+def check_names(arrays: Mapping[str, Array], specs: tuple[TensorSpec, ...]) -> None:
     """Raises unless exactly the tensors of `specs` are given."""
     wanted = {spec.name for spec in specs}
-    for name in given:
+    for name in arrays:
         if name not in wanted:
             raise ConfigError(
                 f"the model has no input {name}{near(name, wanted)}", "its inputs: " + ", ".join(sorted(wanted))
             )
-    for name in sorted(wanted - set(given)):
+    for name in sorted(wanted - set(arrays)):
         raise ConfigError(f"input {name} is missing", "the inputs are: " + ", ".join(sorted(wanted)))
 
 

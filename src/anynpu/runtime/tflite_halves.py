@@ -31,11 +31,11 @@ class HalvesSession:
         model = shared_model(artifact.main.read_bytes(), str(artifact.main))
         graph, begin = model.subgraphs[0], tail_begin(model)
         self._fed, self._given = list(map(int, graph.inputs)), list(map(int, graph.outputs))
-        made = {int(index) for op in graph.operators[:begin] for index in op.outputs}
+        computed = {int(index) for op in graph.operators[:begin] for index in op.outputs}
         read = {int(index) for op in graph.operators[begin:] for index in op.inputs}
-        self._crossing = sorted(made & read) + sorted({*self._fed} & read)
-        self._kept = sorted(made & {*read, *self._given})
-        self._last = [index for index in self._given if index not in made]
+        self._crossing = sorted(computed & read) + sorted({*self._fed} & read)
+        self._kept = sorted(computed & {*read, *self._given})
+        self._last = [index for index in self._given if index not in computed]
         head, tail = graph.operators[:begin], graph.operators[begin:]
         self._head = open_interpreter(_part(model, head, self._fed, self._kept), REFERENCE)
         self._tail = open_micro(_part(model, tail, self._crossing, self._last)) if self._last else None

@@ -133,6 +133,6 @@ def watch(session: Any, different: int = DIFFERENT_INPUTS, never_constant: bool 
     if isinstance(run, Watch):
         run.different, run.never_constant = different, never_constant
     else:
-        session.run = found = Watch(session, different, never_constant)
+        session.run = watch = Watch(session, different, never_constant)
         if isinstance(session, BeginsJobs):
-            session.begin = found.begin  # type: ignore[method-assign]
+            session.begin = watch.begin  # type: ignore[method-assign]

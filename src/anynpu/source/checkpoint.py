@@ -71,20 +71,20 @@ def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Puts tensors into a module, which must have exactly these names and shapes; wrapper prefixes are stripped."""
-    given, names = dict(tensors), {*module.state_dict()}
-    while given and not names.issuperset(given):
+    state, names = dict(tensors), {*module.state_dict()}
+    while state and not names.issuperset(state):
         # DataParallel and torch.compile put a prefix before every name.
-        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in given)), None)
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None)
         if prefix is None:
             break
-        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
     for place, layer in module.named_modules():
         if isinstance(layer, FitsCheckpoint):
             start = f"{place}." if place else ""
-            layer.fit_checkpoint({n.removeprefix(start): t for n, t in given.items() if n.startswith(start)})
+            layer.fit_checkpoint({n.removeprefix(start): t for n, t in state.items() if n.startswith(start)})
     own = module.state_dict()
-    missing = [name for name in own if name not in given]
-    unexpected = [name + schema.near(name, missing or [*own]) for name in given if name not in own]
+    missing = [name for name in own if name not in state]
+    unexpected = [name + schema.near(name, missing or [*own]) for name in state if name not in own]
     parts = [f"has no {_listed(missing)}"] if missing else []
     parts += [f"has unexpected {_listed(unexpected)}"] if unexpected else []
     if parts:
@@ -92,14 +92,14 @@ def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
             f"the checkpoint does not fit the module: it {' and '.join(parts)}",
             "check that the class and its constructor arguments are those that were trained",
         )
-    for name, tensor in given.items():
+    for name, tensor in state.items():
         wanted, got = tuple(own[name].shape), tuple(tensor.shape)
         if wanted != got:
             raise ConfigError(
                 f"checkpoint tensor {name!r} has shape {got}, the module wants {wanted}",
                 "check the constructor arguments of the module",
             )
-    module.load_state_dict(dict(given))
+    module.load_state_dict(dict(state))
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -69,17 +69,17 @@ def environment() -> dict[str, str]:
 def file_state(path: str) -> FileState:
     """Returns what a file holds now."""
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
         if not Path(path).is_file():
             return FileState(FOLDER)
-        old = time.time() - found.st_mtime > YOUNG_S and time.time() - found.st_ctime > YOUNG_S
-        return FileState(hash_file(Path(path)), _signature(found) if old else ())
+        old = time.time() - stat.st_mtime > YOUNG_S and time.time() - stat.st_ctime > YOUNG_S
+        return FileState(hash_file(Path(path)), _signature(stat) if old else ())
     except (OSError, AnyNpuError, ValueError):
         return FileState(ABSENT)
 
 
-def _signature(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+def _signature(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def looked(path: str, whole: bool) -> str:
@@ -87,12 +87,12 @@ def looked(path: str, whole: bool) -> str:
     if not path:
         return hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except (OSError, ValueError):
         return ABSENT
     if Path(path).is_dir():
         return FOLDER
-    return f"{found.st_size} bytes of {found.st_mtime_ns}" if whole else OTHER
+    return f"{stat.st_size} bytes of {stat.st_mtime_ns}" if whole else OTHER
 
 
 def listing(path: str) -> str:
@@ -121,10 +121,10 @@ def write(path: Path, dependencies: Dependencies) -> None:
 def read(path: Path) -> Dependencies | None:
     """Returns a record, or None where there is none that can be read."""
     try:
-        found: Dependencies = schema.from_dict(Dependencies, schema.read_json(path), str(path))
+        record: Dependencies = schema.from_dict(Dependencies, schema.read_json(path), str(path))
     except (AnyNpuError, OSError):
         return None
-    return found
+    return record
 
 
 def changed(record: Dependencies | None, artifact: Artifact) -> str:

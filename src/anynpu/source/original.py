@@ -38,8 +38,8 @@ class Proof(schema.Whole):
 class PassesChanged(IntegrityError):
     """Passes that must keep results changed them on these inputs."""
 
-    def __init__(self, feeds: Sequence[Mapping[str, Array]], found: Disagreement) -> None:
-        super().__init__(f"simplification changed {found}", "export the model again, and report it")
+    def __init__(self, feeds: Sequence[Mapping[str, Array]], disagreement: Disagreement) -> None:
+        super().__init__(f"simplification changed {disagreement}", "export the model again, and report it")
         self.feeds = feeds
 
 

@@ -155,14 +155,14 @@ def _forward(
     """Returns the results of the module as a list and a name for each."""
     import torch
 
-    given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+    shown = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
     try:
         with torch.no_grad(), _quiet():
             result = module(*samples)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(
-            f"the module fails on {given}: {type(error).__name__}: {reason}", "check the input shapes and types"
+            f"the module fails on {shown}: {type(error).__name__}: {reason}", "check the input shapes and types"
         ) from error
     results = list(result) if isinstance(result, tuple) else [result]
     wrong = [type(each).__name__ for each in results if not isinstance(each, torch.Tensor)]
@@ -316,7 +316,7 @@ def _silent_stdout() -> Iterator[None]:
 
 def _session(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Returns the exported model as a function; it lacks the inputs that the module does not use."""
-    given = {item.name for item in model.graph.input}
+    names = {item.name for item in model.graph.input}
     try:
         model, _ = for_inference(model)
         session = Session(model)
@@ -324,4 +324,4 @@ def _session(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], list[Arr
         raise ToolFailed(
             f"the exported ONNX model does not run: {error.message}", argv=("torch.onnx.export",)
         ) from error
-    return lambda feeds: session.run({name: feed for name, feed in feeds.items() if name in given})
+    return lambda feeds: session.run({name: feed for name, feed in feeds.items() if name in names})

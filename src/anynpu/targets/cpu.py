@@ -64,13 +64,13 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     from anynpu.training.record import read_record
 
     options = schema.from_dict(QuantPlan, plan, "plan")
-    given = Artifact.open(Path(model))
-    source = onnx.load(given.main)
+    imported = Artifact.open(Path(model))
+    source = onnx.load(imported.main)
     refuse_integers(source)
     if has_pairs(source):  # with scales of its own
         onnx.save(source, out)
         return {"plan": options.to_json(), "passes": []}
-    record = read_record(given.path)
+    record = read_record(imported.path)
     fixed = NOTHING if record is None else record.scheme.fixed(weights_of_file=False)
     report = partial(keep_calibration, result=Path(out))
     effects: list[PassEffect] = []

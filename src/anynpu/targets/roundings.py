@@ -72,19 +72,19 @@ def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
     reader = READERS.get(compiled.manifest.format)
     if reader is None:
         raise Unsupported(f"training does not know how {compiled.manifest.format} rounds", hint="leave --qat out")
-    found, graph = reader(compiled), onnx.load(model.main)
+    layers, graph = reader(compiled), onnx.load(model.main)
     weights = {}
     for each in weighted(graph):
-        stored = next((n for n in (each.name, f"{each.output}/weights") if n in found.weights), None)
+        stored = next((n for n in (each.name, f"{each.output}/weights") if n in layers.weights), None)
         if stored is None:
             continue
-        rounding, _ = found.weights[stored]
+        rounding, _ = layers.weights[stored]
         channels = each.shape[each.axis]
         if len(rounding.scale) in (1, channels):
             axis = None if len(rounding.scale) == 1 else each.axis
             weights[each.name] = replace(rounding, axis=axis, tensor=stored)
-        if each.bias and (biases := f"{each.output}/biases") in found.weights:
-            form = found.weights[biases][0]
+        if each.bias and (biases := f"{each.output}/biases") in layers.weights:
+            form = layers.weights[biases][0]
             folded = form.folded and replace(form.folded, weights=each.name, axis=each.axis)
             weights[each.bias] = replace(form, folded=folded)
     if not weights:
@@ -93,14 +93,14 @@ def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
             hint="leave --qat out",
         )
     names = {name for node in graph.graph.node for name in node.output} | {v.name for v in graph.graph.input}
-    fixed = {each.group for each in found.activations.values() if not each.free}
-    known = {name: replace(each, free=each.group not in fixed) for name, each in found.activations.items()}
+    fixed = {each.group for each in layers.activations.values() if not each.free}
+    known = {name: replace(each, free=each.group not in fixed) for name, each in layers.activations.items()}
     taken = {each.tensor for each in weights.values()}
     return Scheme(
         {name: each for name, each in known.items() if name in names},
         weights,
         {name: each for name, each in known.items() if name not in names},
-        {name: each for name, (each, _) in found.weights.items() if name not in taken},
+        {name: each for name, (each, _) in layers.weights.items() if name not in taken},
     )
 
 
@@ -108,9 +108,9 @@ def check_integers(trained: Artifact, compiled: Artifact) -> None:
     """Raises unless the compiled file holds the integers that training ended with, under the scales it ended with."""
     record = read_record(trained.path)
     assert record is not None
-    found, wanted = READERS[compiled.manifest.format](compiled), read_integers(trained.path)
+    layers, wanted = READERS[compiled.manifest.format](compiled), read_integers(trained.path)
     for name, rounding in record.scheme.weights.items():
-        stored = found.weights.get(rounding.tensor)
+        stored = layers.weights.get(rounding.tensor)
         if stored is None:
             raise _changed(compiled, name, "are not in the file")
         if not np.allclose(stored[0].scale, rounding.scale, rtol=1e-6, atol=0):
@@ -118,7 +118,7 @@ def check_integers(trained: Artifact, compiled: Artifact) -> None:
         if not _holds(stored[1], wanted[name], rounding.axis):
             raise _changed(compiled, name, "are other integers")
     for name, each in {**record.scheme.activations, **record.scheme.others}.items():
-        other = found.activations.get(name)
+        other = layers.activations.get(name)
         if other is None or (other.zero_point, np.float32(other.scale)) != (each.zero_point, np.float32(each.scale)):
             raise IntegrityError(
                 f"training: the compiled file ({compiled.manifest.format}) stores {name} in another range than the "
@@ -143,11 +143,11 @@ def _holds(stored: Array, wanted: Array, axis: int | None) -> bool:
     rows = wanted if axis is None else np.moveaxis(wanted, axis, 0)
     if stored.size != rows.size or len(stored) != len(rows):
         return False
-    found, sought = (each.reshape(len(each), -1).astype(np.int64) for each in (stored, rows))
-    if np.array_equal(found, sought):
+    integers, sought = (each.reshape(len(each), -1).astype(np.int64) for each in (stored, rows))
+    if np.array_equal(integers, sought):
         return True
     dense = max((1, *stored.shape[2:], *rows.shape[2:])) == 1
-    return dense and np.array_equal(found[:, np.lexsort(found)], sought[:, np.lexsort(sought)])
+    return dense and np.array_equal(integers[:, np.lexsort(integers)], sought[:, np.lexsort(sought)])
 
 
 def _tflite(compiled: Artifact) -> Compiled:

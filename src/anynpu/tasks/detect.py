@@ -121,19 +121,19 @@ class Detector:
 
 def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshold: Threshold) -> Detections:
     """Returns the boxes in a detector's stored outputs, mapped back to the picture and cut at its edges."""
-    found = yolo.candidates(layout, outputs, threshold.confidence, threshold.multi_label)
+    candidates = yolo.candidates(layout, outputs, threshold.confidence, threshold.multi_label)
     if threshold.classes:
-        wanted = np.flatnonzero(np.isin(found.classes, threshold.classes))
-        found = yolo.Candidates(found.boxes[wanted], found.scores[wanted], found.classes[wanted])
-    kept = nms.keep(found.boxes, found.scores, found.classes, threshold.iou, threshold.most)
-    mapped = found.boxes.take(kept, 0) - np.array([place.left, place.top] * 2, np.float32)
+        wanted = np.flatnonzero(np.isin(candidates.classes, threshold.classes))
+        candidates = yolo.Candidates(candidates.boxes[wanted], candidates.scores[wanted], candidates.classes[wanted])
+    kept = nms.keep(candidates.boxes, candidates.scores, candidates.classes, threshold.iou, threshold.most)
+    mapped = candidates.boxes.take(kept, 0) - np.array([place.left, place.top] * 2, np.float32)
     mapped /= np.array([place.gain_x, place.gain_y] * 2, np.float32)
     np.maximum(mapped, 0, out=mapped)
     np.minimum(mapped, np.array([place.width, place.height] * 2, np.float32), out=mapped)
     boxes, scores, classes = (
         mapped,
-        found.scores.take(kept),
-        found.classes.take(kept),
+        candidates.scores.take(kept),
+        candidates.classes.take(kept),
     )
     longer = boxes[:, 2:] > boxes[:, :2]
     if np.count_nonzero(longer) == longer.size:

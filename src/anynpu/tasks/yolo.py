@@ -219,8 +219,8 @@ def candidates(
     return Candidates(corners.T, peak, best)
 
 
-def _refuse(found: bool, what: str) -> None:
-    if found:
+def _refuse(wrong: bool, what: str) -> None:
+    if wrong:
         hint = "look for NaN in its weights"
         raise AccuracyError(f"the model gives {what} that are not numbers", f"finite {what}", 0.0, 1.0, hint=hint)
 

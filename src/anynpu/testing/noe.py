@@ -120,30 +120,30 @@ def model(
     return seal(folder, stated, Step("zhouyi"), NOW)
 
 
-def clip_text(folder: Path, **given: Any) -> Artifact:
+def clip_text(folder: Path, **options: Any) -> Artifact:
     """Returns a model of the form of CLIP's text tower."""
-    return model(folder, [TEXT], [EMBEDDING], "clip-text", **given)
+    return model(folder, [TEXT], [EMBEDDING], "clip-text", **options)
 
 
-def clip_image(folder: Path, **given: Any) -> Artifact:
+def clip_image(folder: Path, **options: Any) -> Artifact:
     """Returns a model of the form of CLIP's image tower."""
-    return model(folder, [IMAGE], [EMBEDDING], "clip-image", **given)
+    return model(folder, [IMAGE], [EMBEDDING], "clip-image", **options)
 
 
-def yolo(folder: Path, **given: Any) -> Artifact:
+def yolo(folder: Path, **options: Any) -> Artifact:
     """Returns a model of the form of YOLOv8n."""
-    return model(folder, [PICTURE], [BOXES], "yolo", **given)
+    return model(folder, [PICTURE], [BOXES], "yolo", **options)
 
 
 def expect_mix(inputs: Sequence[Array], outputs: Sequence[TensorSpec]) -> list[Array]:
     """Returns what the executor `mix` gives."""
-    found = []
+    results = []
     for number, spec in enumerate(outputs):
-        given = np.frombuffer(inputs[number % len(inputs)].tobytes(), np.uint8).astype(np.uint32)
+        numbers = np.frombuffer(inputs[number % len(inputs)].tobytes(), np.uint8).astype(np.uint32)
         place = np.arange(spec.nbytes, dtype=np.uint32)
-        values = (given[place % len(given)] * 31 + place * 7 + number + 3).astype(np.uint8)
-        found.append(values.view(spec.dtype).reshape(spec.shape))
-    return found
+        values = (numbers[place % len(numbers)] * 31 + place * 7 + number + 3).astype(np.uint8)
+        results.append(values.view(spec.dtype).reshape(spec.shape))
+    return results
 
 
 def expect_text(tokens: Array) -> Array:

@@ -207,13 +207,13 @@ def tensors_and_fingerprint_are_kept(case: TargetCase) -> None:
     """Tensors keep names, order and size, integers that stand for reals say how, and the fingerprint stays."""
     manifest, source = case.first.manifest, case.model.manifest
     require(manifest.fingerprint == source.fingerprint, "the fingerprint of the model is dropped or changed")
-    for what, made, given in (
+    for what, result, expected in (
         ("inputs", manifest.inputs, source.inputs),
         ("outputs", manifest.outputs, source.outputs),
     ):
-        names = [s.name for s in made], [s.name for s in given]
+        names = [s.name for s in result], [s.name for s in expected]
         require(names[0] == names[1], f"{what} are {names[0]}, the model has {names[1]}")
-        for new, old in zip(made, given, strict=True):
+        for new, old in zip(result, expected, strict=True):
             if new.shape != old.shape:
                 stated = bool(new.layout and old.layout) and sorted(new.layout) == sorted(old.layout)
                 turned = stated and new.shape == tuple(old.shape[old.layout.index(axis)] for axis in new.layout)

@@ -112,8 +112,8 @@ def answers_of(
     count = len(next(iter(inputs.values())))
     with torch.no_grad():
         for start in range(0, count, batch):
-            given = many(*(values[start : start + batch].to(device) for values in inputs.values()))
-            parts.append(given if isinstance(given, tuple) else (given,))
+            samples = many(*(values[start : start + batch].to(device) for values in inputs.values()))
+            parts.append(samples if isinstance(samples, tuple) else (samples,))
     return {name: torch.cat([part[at] for part in parts]) for at, name in enumerate(outputs)}
 
 
@@ -180,8 +180,8 @@ class Fit:
 
     def loss(self, rows: Any) -> Any:
         """Returns the loss of samples: the distance to the float model's answers, and to labels."""
-        given = self.many(*(values[rows] for values in self.inputs.values()))
-        outputs = given if isinstance(given, tuple) else (given,)
+        samples = self.many(*(values[rows] for values in self.inputs.values()))
+        outputs = samples if isinstance(samples, tuple) else (samples,)
         wanted = [want[rows] for want in self.answers.values()]
         if self.settings.classes and len(outputs) == 1:
             total = self._divergence(outputs[0], wanted[0])
@@ -205,8 +205,8 @@ class Fit:
     def _divergence(self, output: Any, wanted: Any) -> Any:
         """Returns the Kullback-Leibler divergence of rounded classes from those of the float model."""
         functional = self.torch.nn.functional
-        found, sought = (functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (output, wanted))
-        return functional.kl_div(found, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
+        rounded, sought = (functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (output, wanted))
+        return functional.kl_div(rounded, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
 
     def run(self, checkpoint: Path | None, report: Callable[[Epoch, int], None]) -> None:
         """Trains to the end, from a checkpoint where there is one; the student has the weights to keep then."""

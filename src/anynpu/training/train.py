@@ -35,15 +35,15 @@ def train(
 ) -> dict[str, Any]:
     """Writes the trained model, its record and its integers into a folder (runs in a child process)."""
     source = Artifact.open(Path(model))
-    given = onnx.load(source.main)
+    loaded = onnx.load(source.main)
     rounding = schema.from_dict(Scheme, scheme, "scheme")
     how = schema.from_dict(Settings, settings, "settings")
     samples = read_samples(Path(data))
     check_samples(samples.inputs)
     torch = prepare_torch(macs)
     torch.manual_seed(how.seed)
-    student = Student(given, rounding, how.learn_ranges)
-    lesson = replace(_lesson(given, samples, batch_of(macs)), maps=_maps(source))
+    student = Student(loaded, rounding, how.learn_ranges)
+    lesson = replace(_lesson(loaded, samples, batch_of(macs)), maps=_maps(source))
     fit = Fit(student, lesson, how, macs)
 
     def report(epoch: Epoch, planned: int) -> None:
@@ -62,7 +62,7 @@ def train(
         tuple(fit.history),
         planned=fit.epochs,
     )
-    write_trained(given, record, values, Path(out))
+    write_trained(loaded, record, values, Path(out))
     return schema.to_dict(record)  # type: ignore[no-any-return]
 
 

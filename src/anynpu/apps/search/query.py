@@ -114,8 +114,8 @@ class Search:
             collection = self.index.collection(name)
             rows = collection.retrieve([id], with_vector=True) if collection is not None else []
             if rows and rows[0].vector is not None:
-                found = [each for each in self._nearest(name, rows[0].vector, limit + 1, where) if each.id != id]
-                kept = tuple(found[:limit])
+                others = [each for each in self._nearest(name, rows[0].vector, limit + 1, where) if each.id != id]
+                kept = tuple(others[:limit])
                 return self._checked(Answer(kept) if name == IMAGES else Answer(documents=kept))
         raise ConfigError(f"{id}: the index holds nothing under this id")
 

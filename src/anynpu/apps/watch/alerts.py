@@ -116,7 +116,7 @@ class Alerts:
         for name in [name for name, alert in self.fleet.items() if now_s - alert.began_s > self.hold_off_s]:
             alert = self.fleet.pop(name)
             cause = replace(alert.causes[0], ended_s=now_s, ending="hosts are reported one by one again")
-            self._keep(replace(alert, causes=(cause,), ended_s=now_s), now_s, told=True)
+            self._keep(replace(alert, causes=(cause,), ended_s=now_s), now_s, reported=True)
         for anomaly in changes:
             host = detector.registry.hosts[anomaly.host]
             metric = "" if anomaly.series is None else detector.registry.metrics[anomaly.series]
@@ -137,13 +137,13 @@ class Alerts:
         if before is not None and (before.ended_s is None or now_s - before.ended_s < self.hold_off_s):
             again = [each for each in before.causes if (each.metric, each.test) != (metric, anomaly.test)]
             alert = replace(before, causes=(*again, cause)[:50], ended_s=None)
-            self._keep(alert, now_s, told=False)
+            self._keep(alert, now_s, reported=False)
             return
         mutes = [m for m in self.store.mutes(now_s) if m.host in (host, "*") and m.metric in (metric, "*")]
         silent = ": ".join(filter(None, ("muted", mutes[0].note))) if mutes else ""
         silent = silent or self._fleet(detector, cause, host, now_s)
         alert = Alert(secrets.token_hex(8), host, anomaly.opened_s, (cause,), None, silent)
-        self._keep(alert, now_s, told=not silent)
+        self._keep(alert, now_s, reported=not silent)
 
     def _end(self, host: str, metric: str, anomaly: Anomaly, now_s: float) -> None:
         alert = self.open.get(host)
@@ -159,19 +159,19 @@ class Alerts:
             return
         over = all(each.ended_s is not None for each in causes)
         alert = replace(alert, causes=causes, ended_s=anomaly.ended_s if over else None)
-        self._keep(alert, now_s, told=over and not alert.silent)
+        self._keep(alert, now_s, reported=over and not alert.silent)
 
-    def _keep(self, alert: Alert, now_s: float, told: bool) -> None:
+    def _keep(self, alert: Alert, now_s: float, reported: bool) -> None:
         if alert.host != FLEET:
             self.open[alert.host], self.changed_s[alert.host] = alert, now_s
-        self.unwritten.append((alert, told))
+        self.unwritten.append((alert, reported))
         self._write()
 
     def _write(self) -> None:
         """Keeps what has not been kept; on a full disk it waits for the next call."""
         while self.unwritten:
-            alert, told = self.unwritten[0]
-            sinks = self.sinks if told else ()
+            alert, reported = self.unwritten[0]
+            sinks = self.sinks if reported else ()
             try:
                 self.dropped += self.store.keep_alert(
                     alert.id, alert.host, alert.began_s, alert.ended_s, alert.body(), sinks
@@ -179,7 +179,7 @@ class Alerts:
             except StoreUnavailable:
                 return
             self.unwritten.pop(0)
-            if told:
+            if reported:
                 self.told += 1
                 self.tell(alert)
 
@@ -198,7 +198,7 @@ class Alerts:
             f"{name} went wrong on {len(hosts)} of {len(detector.registry.hosts)} hosts within 10 minutes; {cause.text}"
         )
         self.fleet[name] = Alert(secrets.token_hex(8), FLEET, now_s, (replace(cause, text=text),))
-        self._keep(self.fleet[name], now_s, told=True)
+        self._keep(self.fleet[name], now_s, reported=True)
         return f"part of a fleet-wide alert of {name}"
 
     def mute(self, mute: Mute) -> None:

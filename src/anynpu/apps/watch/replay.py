@@ -66,11 +66,11 @@ class Score:
     faults: tuple[FaultScore, ...]
 
 
-def wilson(found: int, count: int) -> Interval:
+def wilson(hits: int, count: int) -> Interval:
     """Returns a share with Wilson's 95 % interval."""
     if not count:
         return Interval(math.nan, 0.0, 1.0)
-    share, z2 = found / count, 1.96**2
+    share, z2 = hits / count, 1.96**2
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = 1.96 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
@@ -129,7 +129,7 @@ def score(trace: Trace, alarms: Sequence[Alarm], from_s: float = 0.0) -> Score:
             )
         )
     false, weeks = _false(trace, incidents(alarms), labels, from_s)
-    found, count = sum(f.found for f in faults), sum(f.count for f in faults)
+    caught, count = sum(f.found for f in faults), sum(f.count for f in faults)
     value = float(false.sum() / weeks.sum()) if weeks.sum() else math.nan
     if not weeks.sum():
         rate = Interval(value, math.nan, math.nan)
@@ -140,7 +140,7 @@ def score(trace: Trace, alarms: Sequence[Alarm], from_s: float = 0.0) -> Score:
         draws = np.random.default_rng(2).integers(0, len(false), (RESAMPLES, len(false)))
         rates = false[draws].sum(1) / np.maximum(weeks[draws].sum(1), 1e-9)
         rate = Interval(value, float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
-    return Score(wilson(found, count), int(false.sum()), float(weeks.sum()), rate, tuple(faults))
+    return Score(wilson(caught, count), int(false.sum()), float(weeks.sum()), rate, tuple(faults))
 
 
 def _false(

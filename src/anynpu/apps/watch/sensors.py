@@ -34,16 +34,16 @@ class NpuSensors:
 
     def read(self) -> dict[str, float]:
         """Returns npu_percent and npu_temperature_celsius as far as they are known."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         with suppress(Unreadable):
             loads = list(self._loads())
             if loads:
-                found["npu_percent"] = min(100.0, max(0.0, sum(loads) / len(loads)))
+                values["npu_percent"] = min(100.0, max(0.0, sum(loads) / len(loads)))
         with suppress(Unreadable):
             temperatures = list(self._temperatures())
             if temperatures:
-                found["npu_temperature_celsius"] = max(temperatures)
-        return found
+                values["npu_temperature_celsius"] = max(temperatures)
+        return values
 
     def _loads(self) -> Iterator[float]:
         for name in self.root.names(DEVFREQ):
@@ -91,11 +91,11 @@ class Sensors:
 
     def read(self) -> dict[str, float]:
         """Returns the metrics as they are now."""
-        psutil, found = self.psutil, {}
-        found["cpu_percent"] = float(psutil.cpu_percent(None))
-        found["memory_percent"] = float(psutil.virtual_memory().percent)
-        found["swap_percent"] = float(psutil.swap_memory().percent)
-        found["load1"] = float(psutil.getloadavg()[0])
+        psutil, values = self.psutil, {}
+        values["cpu_percent"] = float(psutil.cpu_percent(None))
+        values["memory_percent"] = float(psutil.virtual_memory().percent)
+        values["swap_percent"] = float(psutil.swap_memory().percent)
+        values["load1"] = float(psutil.getloadavg()[0])
         shares: dict[str, float] = {}
         for part in self.psutil.disk_partitions(all=False):
             if part.fstype in ("squashfs", "iso9660") or len(shares) >= MOST_DISKS:
@@ -103,18 +103,18 @@ class Sensors:
             with suppress(OSError):  # a disk that was taken out, a share that hangs off
                 name = "root" if part.mountpoint == "/" else plain(part.mountpoint)
                 shares[f"disk_{name}_percent"] = float(self.psutil.disk_usage(part.mountpoint).percent)
-        found |= self._temperatures() | shares | self._rates() | self.npu.read()
-        return found
+        values |= self._temperatures() | shares | self._rates() | self.npu.read()
+        return values
 
     def _temperatures(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         with suppress(AttributeError, OSError, RuntimeError):  # not every kernel has them
             for chip, sensors in self.psutil.sensors_temperatures().items():
                 for number, sensor in enumerate(sensors):
                     name = plain(f"{chip}_{sensor.label or number}")
-                    if sensor.current is not None and -50 < sensor.current < 200 and len(found) < MOST_SENSORS:
-                        found[f"temperature_{name}_celsius"] = float(sensor.current)
-        return found
+                    if sensor.current is not None and -50 < sensor.current < 200 and len(values) < MOST_SENSORS:
+                        values[f"temperature_{name}_celsius"] = float(sensor.current)
+        return values
 
     def _rates(self) -> dict[str, float]:
         counters: dict[str, float] = {}

@@ -143,8 +143,8 @@ class SampleStore:
     @staticmethod
     def _number(connection: sqlite3.Connection, table: str, column: str, known: dict[str, int], text: str) -> int:
         if text not in known:
-            found = connection.execute(f"INSERT INTO {table} ({column}) VALUES (?)", (text,)).lastrowid
-            known[text] = int(found or 0)
+            number = connection.execute(f"INSERT INTO {table} ({column}) VALUES (?)", (text,)).lastrowid
+            known[text] = int(number or 0)
         return known[text]
 
     def after(self, number: int, limit: int = 5000) -> list[Stored]:

@@ -34,9 +34,9 @@ def memory_lock(machine: Machine) -> Result | None:
 
 def provider(machine: Machine) -> Result:
     """ONNX Runtime has the VitisAIExecutionProvider; without it models run on the CPU without a word."""
-    found = next((f for f in machine.package_folders if machine.root.exists(f"{f}/{PROVIDER}")), "")
-    if found:
-        return ok(f"{found}/{PROVIDER}")
+    place = next((f for f in machine.package_folders if machine.root.exists(f"{f}/{PROVIDER}")), "")
+    if place:
+        return ok(f"{place}/{PROVIDER}")
     plain = next((f"{folder} has onnxruntime {v}, " for folder, v in machine.packages("onnxruntime")), "")
     return failed(
         f"{plain}no Python package folder has the VitisAIExecutionProvider",

@@ -101,5 +101,5 @@ def conditions(text: str, offset: int) -> list[str]:
 
 def is_versioned(text: str, offset: int, newest: int = 6) -> bool:
     """Tells whether an offset stands under a condition on the kernel's version, of `newest` or a later major one."""
-    found = (re.findall(r"KERNEL_VERSION\s*\(\s*(\d+)", condition) for condition in conditions(text, offset))
-    return any(int(major) >= newest for majors in found for major in majors)
+    numbers = (re.findall(r"KERNEL_VERSION\s*\(\s*(\d+)", condition) for condition in conditions(text, offset))
+    return any(int(major) >= newest for majors in numbers for major in majors)

@@ -15,11 +15,11 @@ MADE, JOINED = "# made the group ", "# put into a group: "
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
-def rule(group: str, made: Collection[str] = (), joined: Collection[tuple[str, str]] = ()) -> str:
+def rule(group: str, own_groups: Collection[str] = (), joined: Collection[tuple[str, str]] = ()) -> str:
     """Returns the rule, /dev/aipu for root and one group, and what was done for it, so that it can be undone."""
     lines = [
         "# Written by anynpu: the driver makes /dev/aipu with mode 0666, for every local user.",
-        *(f"{MADE}{name}" for name in made),
+        *(f"{MADE}{name}" for name in own_groups),
         *(f"{JOINED}{user} {name}" for user, name in joined),
         f'SUBSYSTEM=="misc", KERNEL=="aipu", GROUP="{group}", MODE="0660"',
     ]
@@ -29,9 +29,9 @@ def rule(group: str, made: Collection[str] = (), joined: Collection[tuple[str, s
 def _noted(root: Root) -> tuple[list[str], list[tuple[str, str]]]:
     """Returns the groups that we made and the users that we put into one, as our rule says."""
     lines = root.read(RULE).splitlines()
-    made = [line.removeprefix(MADE) for line in lines if line.startswith(MADE)]
+    own_groups = [line.removeprefix(MADE) for line in lines if line.startswith(MADE)]
     joined = [line.removeprefix(JOINED).split(" ") for line in lines if line.startswith(JOINED)]
-    names = [name for name in made if NAME.fullmatch(name)]
+    names = [name for name in own_groups if NAME.fullmatch(name)]
     return names, [(p[0], p[1]) for p in joined if len(p) == 2 and all(NAME.fullmatch(name) for name in p)]
 
 
@@ -51,18 +51,18 @@ def steps(root: Root, group: str, user: str = "") -> list[Step]:
         raise ConfigError(f"--user {user}: this machine knows no such user")
     admin, present = root.is_host, groups(root)
     prefix = () if admin else ("--prefix", str(root.folder))
-    made, joined = _noted(root)
+    own_groups, joined = _noted(root)
     plan = []
     if group not in present:
         argv = ("groupadd", *prefix, "--system", group)
         plan.append(Step(f"there is no group {group}", argv, needs_root=admin))
-        made.append(group)
+        own_groups.append(group)
     if user and user not in present.get(group, ()):
         argv = ("usermod", *prefix, "-a", "-G", group, user)
         plan.append(Step(f"{user} may use the NPU, from the next login on", argv, needs_root=admin))
         joined.append((user, group))
     why = f"/dev/aipu for root and the group {group} alone"
-    plan.append(Step(why, write=root.real(RULE), content=rule(group, made, joined), needs_root=admin))
+    plan.append(Step(why, write=root.real(RULE), content=rule(group, own_groups, joined), needs_root=admin))
     return plan + reload(root)
 
 
@@ -81,17 +81,17 @@ def remove_steps(root: Root) -> list[Step]:
     """Returns what takes our rule away, and the group and memberships that came with it."""
     if not root.exists(RULE):
         return []
-    admin, (made, joined) = root.is_host, _noted(root)
+    admin, (own_groups, joined) = root.is_host, _noted(root)
     prefix, inside = ((), ()) if admin else (("--prefix", str(root.folder)), ("-Q", str(root.folder)))
     present = groups(root)
     plan = [
         Step(f"{user} leaves the group {name}", ("gpasswd", *inside, "-d", user, name), needs_root=admin)
         for user, name in joined
-        if user in present.get(name, ()) and name not in made
+        if user in present.get(name, ()) and name not in own_groups
     ]
     plan += [
         Step(f"the group {name}, which we made", ("groupdel", *prefix, name), needs_root=admin)
-        for name in made
+        for name in own_groups
         if name in present
     ]
     argv = ("rm", "-f", "--", str(root.real(RULE)))

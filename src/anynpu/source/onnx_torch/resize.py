@@ -50,8 +50,8 @@ def _target(node: Node) -> tuple[list[int], list[float]]:
     axes = [front(axis, len(old)) for axis in node.get("axes", range(len(old)))]
     new, scales = list(old), [1.0] * len(old)
     by_size = node.has(3) and node.array(3).size
-    given = node.array(3 if by_size else 2).reshape(-1)
-    for axis, amount in zip(axes, given, strict=True):
+    numbers = node.array(3 if by_size else 2).reshape(-1)
+    for axis, amount in zip(axes, numbers, strict=True):
         scales[axis] = float(amount) / old[axis] if by_size else float(amount)
         new[axis] = int(amount) if by_size else int(np.floor(old[axis] * np.float32(amount)))
     return new, scales

@@ -43,9 +43,9 @@ def transpose(node: Node, x: Tensor) -> Tensor:
 def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """The shape without dimensions of size one."""
     shape = node.shape()
-    given = node.axes()
+    stated = node.axes()
     drop = (
-        [at for at, size in enumerate(shape) if size == 1] if given is None else [front(a, len(shape)) for a in given]
+        [at for at, size in enumerate(shape) if size == 1] if stated is None else [front(a, len(shape)) for a in stated]
     )
     if any(shape[at] != 1 for at in drop):
         raise Refused("Squeeze of a dimension that is not one")
@@ -55,9 +55,9 @@ def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 @operator("Unsqueeze")
 def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """The shape with dimensions of size one put in."""
-    given = node.axes() or []
-    rank = node.rank() + len(given)
-    added = {front(axis, rank) for axis in given}
+    stated = node.axes() or []
+    rank = node.rank() + len(stated)
+    added = {front(axis, rank) for axis in stated}
     rest = iter(node.shape())
     return x.reshape([1 if at in added else next(rest) for at in range(rank)])
 

@@ -52,14 +52,14 @@ def folder(name: str) -> Path:
 
 def card(name: str) -> Card:
     """Returns the facts of a model."""
-    found: Card = _part(name).CARD
-    return found
+    card: Card = _part(name).CARD
+    return card
 
 
 def recipe(name: str) -> Recipe:
     """Returns how a model is trained."""
-    found: Recipe = _part(name).RECIPE
-    return found
+    recipe: Recipe = _part(name).RECIPE
+    return recipe
 
 
 def samples(name: str, split: Split, count: int) -> Samples:

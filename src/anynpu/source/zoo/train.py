@@ -201,10 +201,10 @@ def train(name: str) -> dict[str, float | int]:
     network = fit(name)
     seconds = round(time.process_time() - start)
     save(network, zoo.folder(name) / "weights.npz")
-    found = {**figures(name), "training_cpu_s": seconds}
-    text = json.dumps(found, indent=2, sort_keys=True) + "\n"
+    record = {**figures(name), "training_cpu_s": seconds}
+    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
     (zoo.folder(name) / "figures.json").write_text(text, encoding="utf-8")
-    return found
+    return record
 
 
 def main() -> None:

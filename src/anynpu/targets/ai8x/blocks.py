@@ -96,16 +96,16 @@ class Blocks:
         return {source: (n, place) for n, block in sums for place, source in enumerate(block.sources)}
 
 
-def interleaved(given: Blocks) -> Blocks:
+def interleaved(apart: Blocks) -> Blocks:
     """Returns the network with copies of operands that more than a sum reads: two operands lie word by word in turn."""
     blocks: list[Block] = []
     moved = {INPUT: INPUT}
-    for number, block in enumerate(given.blocks):
+    for number, block in enumerate(apart.blocks):
         sources: list[int] = []
         for source in block.sources:
-            shared = source == INPUT or len(given.users(source)) > 1 or block.sources.count(source) > 1
+            shared = source == INPUT or len(apart.users(source)) > 1 or block.sources.count(source) > 1
             if len(block.sources) > 1 and shared:
-                shape, tensor = given.shape_of(source), given.tensor_of(source)
+                shape, tensor = apart.shape_of(source), apart.tensor_of(source)
                 name = f"{block.name}/copy{len(sources)}"
                 blocks.append(Block(name, "passthrough", (moved[source],), shape, shape, tensor))
                 sources.append(len(blocks) - 1)
@@ -113,4 +113,4 @@ def interleaved(given: Blocks) -> Blocks:
                 sources.append(moved[source])
         blocks.append(replace(block, sources=tuple(sources)))
         moved[number] = len(blocks) - 1
-    return replace(given, blocks=blocks)
+    return replace(apart, blocks=blocks)

@@ -209,9 +209,9 @@ def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) 
 class _Search:
     """Tries scales for one layer and keeps the one with the smallest expected error."""
 
-    def __init__(self, block: Block, given: float, options: Ai8xOptions, bits: int) -> None:
+    def __init__(self, block: Block, scale: float, options: Ai8xOptions, bits: int) -> None:
         assert block.weight is not None and block.bias is not None
-        self.block, self.weight, self.bias, self.given, self.options = block, block.weight, block.bias, given, options
+        self.block, self.weight, self.bias, self.given, self.options = block, block.weight, block.bias, scale, options
         self.name, self.bits = block.name, bits
         self.edge = max(1, 2 ** (self.bits - 1) - 1)
         self.largest = float(np.abs(self.weight).max()) or 1.0

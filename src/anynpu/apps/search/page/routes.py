@@ -137,8 +137,8 @@ class Page:
         return answered(await self._asked(lambda: self.search.by_words(question.words, top, where)))
 
     async def ask_by_picture(self, request: HttpRequest) -> HttpAnswer:
-        given = {key: value for key, value in request.query().items() if key in ("folder", "since", "until")}
-        where = where_of(schema.from_dict(Question, given, "the question"))
+        filters = {key: value for key, value in request.query().items() if key in ("folder", "since", "until")}
+        where = where_of(schema.from_dict(Question, filters, "the question"))
         data = request.body(MOST_PICTURE_BYTES)
 
         def work() -> Answer:

@@ -61,10 +61,10 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, Arr
     labels = np.full((MOST_OBJECTS, 5), -1, np.float32)
     taken: list[Array] = []
     for row in range(1 + index % MOST_OBJECTS):
-        found = _free(rng, taken)
-        if found is None:
+        place = _free(rng, taken)
+        if place is None:
             break
-        (y, x), (tall, wide) = found
+        (y, x), (tall, wide) = place
         taken.append(np.array([y, x, tall, wide], np.float32))
         kind = (index // MOST_OBJECTS + row) % len(CLASSES)
         shade = 0.15 * draw.smooth_noise(rng, SIZE, 24)
