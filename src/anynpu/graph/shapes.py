@@ -105,28 +105,33 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
                 raise error from None
             stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
             raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
-    static = static_shapes(result.graph)
+    require_known(result)
+    return result
+
+
+def require_known(model: ModelProto) -> None:
+    """Raises Unsupported where the shape of a tensor depends on the data, or on an operator of another domain."""
+    static = static_shapes(model.graph)
     findings = [
         Finding(
             "data-dependent-shape",
             f"{node.op_type} gives a shape that depends on the data",
             node.name or next(iter(node.output), ""),
         )
-        for node in result.graph.node
+        for node in model.graph.node
         if all(name in static for name in node.input if name)
         and any(name not in static for name in node.output if name)
     ]
     if findings:
         from anynpu.graph.quantised import refuse_integers
 
-        refuse_integers(result)  # ONNX does not infer the shapes of these operators, which says nothing to the user
-        refuse_foreign(result)
+        refuse_integers(model)  # ONNX does not infer the shapes of these operators, which says nothing to the user
+        refuse_foreign(model)
         raise Unsupported(
             f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
             findings,
             "export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph",
         )
-    return result
 
 
 def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:

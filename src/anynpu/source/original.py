@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,35 +130,22 @@ def read_original(source: ModelSource) -> Original:
         requires=of_file,
         keeps_results=False,
     )
-    inference = Pass(
-        "inference",
-        "operators in training mode compute as they do outside training",
-        lambda graph: noted(for_inference(graph)),
-        keeps_results=False,
-    )
-    varying = Pass(
-        "varying",
-        "outputs that no input reaches go",
-        lambda graph: noted(without_constant_outputs(graph)),
-        requires=of_file,
-        keeps_results=False,
-    )
-    floats = Pass(
-        "float32",
-        "what is stored or fed as float16, bfloat16 or double is float32",
-        lambda graph: noted(in_float32(graph)),
-        requires=of_file,
-        keeps_results=False,
-    )
+
+    def noting(
+        name: str, what: str, change: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, tuple[str, ...]]]
+    ) -> Pass[onnx.ModelProto]:
+        requires = of_file if change is not for_inference else (lambda _: "")
+        return Pass(name, what, lambda graph: noted(change(graph)), requires=requires, keeps_results=False)
+
+    begin = [
+        binding,
+        noting("inference", "operators in training mode compute as they do outside training", for_inference),
+        noting("varying", "outputs that no input reaches go", without_constant_outputs),
+        noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32),
+    ]
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
-    samples = Pass(
-        "sample-axis",
-        "inputs without an axis of samples get one",
-        lambda graph: noted(with_sample_axis(graph)),
-        requires=of_file,
-        keeps_results=False,
-    )
-    frozen, begun = passes.run([binding, inference, varying, floats], model)
+    samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
+    frozen, begun = passes.run(begin, model)
     graph, done = passes.run([static, samples], frozen)
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:
