@@ -17,7 +17,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,13 +120,7 @@ def provider(kind: str, name: str) -> tuple[str, str]:
     point = _point(kind, name)
     if point.value.startswith(OWN):
         return "anynpu", __version__
-    return _named(point.dist) if point.dist else ("unknown", "")
-
-
-@functools.cache
-def _named(package: Distribution) -> tuple[str, str]:
-    """Returns name and version of a package; each reads its whole description."""
-    return package.name, package.version
+    return (point.dist.name, point.dist.version) if point.dist else ("unknown", "")
 
 
 @functools.cache

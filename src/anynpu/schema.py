@@ -405,7 +405,13 @@ def _value(kind: Any, data: Any, place: str, key: str) -> Any:
     if kind is Path and isinstance(data, str):
         return Path(data)
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return _finite(data, _at(place, key))
+        try:
+            value = float(data)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value):
+            raise ConfigError(f"{_at(place, key)}: a finite number was expected")
+        return value
     if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
         return data
     raise ConfigError(f"{_at(place, key)}: {_NAMES.get(kind, kind)} was expected, not {_describe(data)}")
@@ -434,16 +440,6 @@ def _sequence(kind: Any, data: Any, place: str, key: str) -> Any:
         return tuple(_value(k, v, place, f"{key}[{i}]") for i, (k, v) in enumerate(zip(inner, data, strict=True)))
     items = [_value(inner[0], v, place, f"{key}[{i}]") for i, v in enumerate(data)]
     return tuple(items) if get_origin(kind) is tuple else items
-
-
-def _finite(number: int | float, place: str) -> float:
-    try:
-        value = float(number)
-    except OverflowError:
-        value = math.inf
-    if not math.isfinite(value):
-        raise ConfigError(f"{place}: a finite number was expected")
-    return value
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}

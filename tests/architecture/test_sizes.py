@@ -9,7 +9,7 @@ import pytest
 from source_tree import ROOT, SOURCE, modules
 
 FUNCTION_MAX, FUNCTION_MEDIAN, FUNCTION_P90, FILE_P90 = 60, 10, 35, 400
-CALLED_ONCE = 0.134
+CALLED_ONCE = 0.129
 """The share of functions that are private and referred to once: it may only fall. STYLE.md aims at 0.12."""
 
 

@@ -183,7 +183,7 @@ class QuantisesWithoutSaying(_Respecified):
 
 
 class NoReceipt(Null):
-    """For a chip with an NPU, says nothing of where operators run."""
+    """For a chip with an NPU, says nothing about where operators run."""
 
 
 class ReceiptWithoutReasons(_Changed):

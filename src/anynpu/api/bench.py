@@ -81,7 +81,7 @@ class Bench:
 
     @property
     def unit(self) -> str:
-        """ms, or instructions where an emulator counted those: they say nothing of time."""
+        """ms, or instructions where an emulator counted those: they say nothing about time."""
         return self.record.unit
 
     @property

@@ -153,9 +153,11 @@ def _read(
         known = calibrated.read(artifact)
         steps = own or preprocess or (known.preprocess if known is not None else None)
         if steps is None:
+            sizes = dict(zip(spec.layout, spec.shape, strict=False))
+            size = f"{sizes.get('H', 96)}x{sizes.get('W', 96)}"
             raise ConfigError(
                 f"{source}: nothing says how images become inputs of this model",
-                "state it with -P: -P size=96x96 -P resize=stretch -P mean=0.5 -P std=0.5",
+                f"state it as in training: -P size={size} -P resize=stretch -P mean=0.5 -P std=0.5",
             )
         steps = in_order(steps, spec.channels)
         return {spec.name: np.stack(list(load_images(files[:limit], spec, steps)))}

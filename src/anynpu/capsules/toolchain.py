@@ -37,7 +37,7 @@ class Saying:
         try:
             groups = re.compile(self.pattern).groupindex
         except re.error as error:
-            raise ConfigError(f"{self.pattern}: no regular expression ({error})") from None
+            raise ConfigError(f"{self.pattern}: not a regular expression ({error})") from None
         if "{what}" in self.hint and "what" not in groups:
             raise ConfigError(f"{self.pattern}: the hint names {{what}}, the pattern has no such group")
 

@@ -109,9 +109,9 @@ def bench(asked: BenchAsked) -> int:
 
     Cold start is reported apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count
     are met. Percentiles are given where the samples support them. What is measured before a device dies or Ctrl-C is
-    kept. Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time. A server
-    is measured over HTTP: with --qps requests arrive on their own (open loop), otherwise each connection waits for its
-    answer.
+    kept. Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing about time. A
+    server is measured over HTTP: with --qps requests arrive on their own (open loop), otherwise each connection waits
+    for its answer.
 
     \b
     anynpu bench out/cpu

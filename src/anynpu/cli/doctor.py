@@ -1,4 +1,4 @@
-"""anynpu doctor: what is wrong with this machine's NPU, and the command that mends it."""
+"""anynpu doctor: what is wrong with this machine's NPU, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Doctor(Common):
 def doctor(asked: Doctor) -> int:
     """Examine this machine: its NPU, driver, device node, vendor library, packages, and what anynpu stands on.
 
-    Nothing is changed and no vendor library is loaded. Every problem comes with the command that mends it; the last
+    Nothing is changed and no vendor library is loaded. Every problem comes with the command that fixes it; the last
     line names the first one, which is the one to begin with. Exit status 1 if there is a problem.
 
     \b

@@ -102,7 +102,7 @@ def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None 
 
 
 def _lines(path: Path) -> list[str]:
-    """Returns the texts in a file, or on stdin for -, one a line."""
+    """Returns the texts in a file, or on stdin for -, one per line."""
     if str(path) != STDIN:
         return read_lines(path)
     data = sys.stdin.buffer.read(MOST_BYTES + 1)

@@ -317,7 +317,7 @@ def _show_layers(folder: Path, format: str) -> int:
     chips = {chip.chip: chip.graph for chip in record.chips} if isinstance(record, BuildRecord) else {}
     graph = chips.get(folder.resolve().name)
     if graph is None:
-        raise ConfigError(f"{report}: says nothing of the layers of {folder.name}", "build it again")
+        raise ConfigError(f"{report}: says nothing about the layers of {folder.name}", "build it again")
     if format == "json":
         print_json("layers", {"chip": folder.resolve().name, **schema.to_dict(graph)})
         return 0

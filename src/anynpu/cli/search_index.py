@@ -45,7 +45,7 @@ class IndexModels:
 
 
 def default_index() -> Path:
-    """Returns where the index is if nobody says otherwise."""
+    """Returns where the index is by default."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "anynpu" / "search"
 

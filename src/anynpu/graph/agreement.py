@@ -25,7 +25,7 @@ MIN_SAMPLES = 8
 # What a proof may cost: about half a second of a core for the arithmetic, as much for the calls, and this much memory.
 MAX_MACS, MAX_CALLS, MAX_BYTES = 5_000_000_000, 20_000, 256 << 20
 OF_VARIATION, OF_MAGNITUDE = 1e-3, 1e-5
-# Inputs that cannot be moved by a last bit say nothing of rounding: more of it is allowed for.
+# Inputs that cannot be moved by a last bit say nothing about rounding: more of it is allowed for.
 OF_MAGNITUDE_UNMOVED = 1e-4
 MOVED_BY = 2.0**-22
 MOVES, ROUNDINGS = 4, 32.0

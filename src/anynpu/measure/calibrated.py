@@ -48,7 +48,7 @@ def keep(folder: Path, data: Artifact | None, model: Artifact) -> None:
 
 
 def read(artifact: Artifact) -> Calibrated | None:
-    """Returns the samples that calibrated an artifact, or None where it says nothing of any."""
+    """Returns the samples that calibrated an artifact, or None where it says nothing about any."""
     digest = _entry(artifact)
     if digest is None:
         return None

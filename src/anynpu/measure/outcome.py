@@ -192,7 +192,7 @@ def warnings(result: Result, record: BenchRecord) -> list[str]:
         sentences.append(f"still not stable after {warm.seconds:.1f} s of warm-up{change}")
     sentences += _of_summary(summary) if summary else ()
     if " twin of " in result.what:
-        sentences.append("a twin computes what the NPU does and says nothing of its time: these are times of this host")
+        sentences.append("a twin computes what the NPU does, at this host's speed: the times say nothing about the NPU")
     if trace.mean and settings.scenario != OFFLINE:
         sentences.append(
             f"a call is too short for this clock (steps of {result.timer.resolution_ns:g} ns): "

@@ -99,7 +99,7 @@ def existing(source: str) -> Path:
 
 
 def only_input(source: str, inputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Returns the model's input, for data that says nothing of which it is for."""
+    """Returns the model's input, for data that says nothing about which it is for."""
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)
         raise ConfigError(f"{source} holds one input, the model has {len(inputs)}", f"give an .npz with {names}")

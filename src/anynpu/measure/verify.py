@@ -235,7 +235,7 @@ def _with_text(value: Any, old: str, new: str) -> Any:
 def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]:
     """Returns notes on outputs that pass: parts of very different range, large errors, too few samples.
 
-    Random numbers move a network so little that errors about as large as that say nothing of it.
+    Random numbers move a network so little that errors about as large as that say nothing about it.
     """
     few = min(f.count for f in outputs.values())
     warnings = [text for f in outputs.values() for text in (f.uneven, f.strays) if text]

@@ -56,7 +56,7 @@ def verify(
     tools = {**_tools(), "cpu": int8_sums.host()}
     reference = choose(candidate.manifest.format)
     # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
-    # One that runs the chip's own artifact says nothing of an earlier one that stands for it.
+    # One that runs the chip's own artifact says nothing about an earlier one that stands for it.
     able = {kind.name for kind in sessions_for(candidate.manifest.format)} - {reference.name}
     device = platform.device if platform.device in able else ""
     step = Step("verify", inputs, {"metric": steps.metric, "device": device}, tools)

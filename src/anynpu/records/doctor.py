@@ -26,7 +26,7 @@ class Examined:
     sentence: str = about("what ought to be", "")
     status: Literal["ok", "failed", "unknown", "missing", "skipped"]
     evidence: str = ""
-    fix: str = about("the command that mends it, or that tells more", "")
+    fix: str = about("the command that fixes it, or that tells more", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,5 +40,5 @@ class DoctorRecord(Throughout):
     kernel: str = ""
     devices: tuple[FoundDevice, ...] = ()
     checks: tuple[Examined, ...] = ()
-    first_problem: Examined | None = about("the one to mend before looking again", None)
+    first_problem: Examined | None = about("the one to fix before looking again", None)
     healthy: bool

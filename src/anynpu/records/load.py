@@ -68,7 +68,7 @@ def load(data: Any, place: str) -> Record:
     """Returns JSON as the record it is; ConfigError names the first thing that is not as it should be."""
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        called = f"a record of kind {kind!r}" if isinstance(kind, str) else "no record of anynpu"
+        called = f"a record of kind {kind!r}" if isinstance(kind, str) else "not a record of anynpu"
         raise ConfigError(f"{place}: {called}; no report is made of it", HINT)
     version = data.get("schema_version")
     if isinstance(version, int) and version > NEWEST[kind]:

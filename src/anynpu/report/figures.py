@@ -9,7 +9,7 @@ from anynpu.report.memory import sections
 
 SHOWN = 5
 """How many tensors and samples of a calibration are listed; the record has them all."""
-UNKNOWN = "which says nothing of how far that is from the model it was quantised from"
+UNKNOWN = "which says nothing about how far that is from the model it was quantised from"
 
 
 def kib(count: float | None) -> str:

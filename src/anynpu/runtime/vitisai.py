@@ -105,7 +105,28 @@ class VitisAiSession:
         """Returns a session that has run once, and what ran where."""
         report = Path(options["cache_dir"]) / options["cache_key"] / FILE
         with tempfile.TemporaryDirectory() as folder, _reporting_to(report):
-            session = _opened(artifact.main, options, str(Path(folder) / "profile"))
+            try:
+                session = open_session(
+                    str(artifact.main),
+                    profile=str(Path(folder) / "profile"),
+                    providers=[PROVIDER],
+                    provider_options=[options],
+                )
+            except IntegrityError as error:
+                inference_session(str(artifact.main))  # what the CPU refuses too is damaged, whatever the NPU says
+                words = first_line(error.__cause__ or error)
+                raise DeviceError(
+                    f"ONNX Runtime cannot open the model on the NPU: {words}", "InferenceSession", hint=DOCTOR
+                ) from error
+            if PROVIDER not in session.get_providers():
+                raise DeviceError(
+                    f"ONNX Runtime silently left out {PROVIDER} and would run the model on "
+                    f"{', '.join(session.get_providers())}",
+                    call="InferenceSession",
+                    cause="the provider's libraries did not load, or the driver refused",
+                    hint=DOCTOR,
+                )
+            session.disable_fallback()  # the binding would open it again on the CPU when a run fails
             self._session = session
             self.run({spec.name: np.zeros(spec.shape, spec.dtype) for spec in self.inputs})
             profile = Path(session.end_profiling()).read_text("utf-8")
@@ -134,28 +155,6 @@ def versions() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             installed[package] = importlib.metadata.version(package)
     return installed | {"sdk": Path(os.environ.get(VARIABLE, "")).name}
-
-
-def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
-    """Returns an ONNX Runtime session that really has the provider and tries no other one later."""
-    try:
-        session = open_session(str(model), profile=profile, providers=[PROVIDER], provider_options=[options])
-    except IntegrityError as error:
-        inference_session(str(model))  # a model that the CPU refuses too is damaged, whatever the NPU says
-        words = first_line(error.__cause__ or error)
-        raise DeviceError(
-            f"ONNX Runtime cannot open the model on the NPU: {words}", "InferenceSession", hint=DOCTOR
-        ) from error
-    if PROVIDER not in session.get_providers():
-        raise DeviceError(
-            f"ONNX Runtime left {PROVIDER} out without a word and would run the model on "
-            f"{', '.join(session.get_providers())}",
-            call="InferenceSession",
-            cause="the provider's libraries did not load, or the driver refused",
-            hint=DOCTOR,
-        )
-    session.disable_fallback()  # the binding would open it again on the CPU when a run fails
-    return session
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _decoded(data: bytes, place: str) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the texts in a file, one a line; an empty line is a text too."""
+    """Returns the texts in a file, one per line; an empty line is a text too."""
     return split_lines(read_bounded(path, MOST_BYTES), str(path))
 
 

@@ -112,8 +112,8 @@ def answers_of(
     count = len(next(iter(inputs.values())))
     with torch.no_grad():
         for start in range(0, count, batch):
-            samples = many(*(values[start : start + batch].to(device) for values in inputs.values()))
-            parts.append(samples if isinstance(samples, tuple) else (samples,))
+            results = many(*(values[start : start + batch].to(device) for values in inputs.values()))
+            parts.append(results if isinstance(results, tuple) else (results,))
     return {name: torch.cat([part[at] for part in parts]) for at, name in enumerate(outputs)}
 
 
@@ -180,11 +180,15 @@ class Fit:
 
     def loss(self, rows: Any) -> Any:
         """Returns the loss of samples: the distance to the float model's answers, and to labels."""
-        samples = self.many(*(values[rows] for values in self.inputs.values()))
-        outputs = samples if isinstance(samples, tuple) else (samples,)
+        results = self.many(*(values[rows] for values in self.inputs.values()))
+        outputs = results if isinstance(results, tuple) else (results,)
         wanted = [want[rows] for want in self.answers.values()]
         if self.settings.classes and len(outputs) == 1:
-            total = self._divergence(outputs[0], wanted[0])
+            functional = self.torch.nn.functional
+            rounded, sought = (
+                functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (outputs[0], wanted[0])
+            )
+            total = functional.kl_div(rounded, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
         else:
             pairs = zip(outputs, wanted, self.spread, strict=True)
             total = sum(((out - want) ** 2).mean() / spread for out, want, spread in pairs) / len(outputs)
@@ -201,12 +205,6 @@ class Fit:
         """Returns the scores of classes, one row a sample; probabilities become logarithms."""
         scores = output.reshape(len(output), -1)
         return self.torch.log(scores.clamp_min(1e-6)) if self.probabilities else scores
-
-    def _divergence(self, output: Any, wanted: Any) -> Any:
-        """Returns the Kullback-Leibler divergence of rounded classes from those of the float model."""
-        functional = self.torch.nn.functional
-        rounded, sought = (functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (output, wanted))
-        return functional.kl_div(rounded, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
 
     def run(self, checkpoint: Path | None, report: Callable[[Epoch, int], None]) -> None:
         """Trains to the end, from a checkpoint where there is one; the student has the weights to keep then."""

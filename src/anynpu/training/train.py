@@ -83,7 +83,7 @@ def _lesson(model: onnx.ModelProto, samples: SampleSet, batch: int) -> Lesson:
                 "loss",
                 float("nan"),
                 0.0,
-                hint="a model that gives no numbers cannot be learnt from: mend it, or leave --qat out",
+                hint="a model that gives no numbers cannot be learnt from: fix it, or leave --qat out",
             )
     if samples.labels is None:
         return Lesson(inputs, answers)

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +61,10 @@ def export(collection: Collection, path: Path, progress: Progress = lambda done:
     with writing(path):
         handle, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as raw, _packed(raw, path) as stream:
+            with (
+                os.fdopen(handle, "wb") as raw,
+                gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw as stream,
+            ):
 
                 def put(line: bytes) -> None:
                     digest.update(line)
@@ -86,10 +89,6 @@ def export(collection: Collection, path: Path, progress: Progress = lambda done:
             Path(part).unlink(missing_ok=True)
             raise
     return count
-
-
-def _packed(raw: IO[bytes], path: Path) -> Any:
-    return gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
 
 
 def restore(path: Path, store: Store, name: str = "", progress: Progress = lambda done: None) -> Collection:

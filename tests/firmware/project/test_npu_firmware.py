@@ -37,7 +37,7 @@ def resealed(artifact: Artifact, folder: Path, **changes) -> Artifact:
 
 def test_fault_1_a_model_that_is_not_compiled_is_refused(npu_out):
     for board, words in (("hxwe2", "Vela"), ("ethos-u", "Vela"), ("mcxn947", "neutron-converter")):
-        with pytest.raises(Unsupported, match=rf"is not compiled by .*{words}.*nothing of it would run on the NPU"):
+        with pytest.raises(Unsupported, match=rf"is not compiled by .*{words}.*none of it would run on the NPU"):
             make_project(Artifact.open(npu_out / "tflm"), board)
     with pytest.raises(Unsupported, match="is not compiled by NXP"):
         make_project(Artifact.open(npu_out / "hxwe2"), "mcxn947")

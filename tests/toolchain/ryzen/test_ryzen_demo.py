@@ -89,7 +89,7 @@ def test_without_an_npu_the_cpu_is_measured_and_the_rest_is_said(record):
     assert [row["run"] for row in found["runs"]] == ["float, CPU", "xint8, CPU"]
     for row in found["runs"]:
         assert row["runs"] == 5 and row["warmup"] == 1 and len(row["samples_ms"]) == 5
-        assert row["ms"]["p99"] is None  # five runs say nothing of it
+        assert row["ms"]["p99"] is None  # five runs say nothing about it
 
 
 def test_the_run_on_the_npu_is_compared_and_has_a_receipt(record):

@@ -56,7 +56,7 @@ def test_a_log_that_cannot_be_read_leaves_the_last_lines(tmp_path):
 
 
 def test_facts_are_read_strictly():
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         Saying("(", "", "")
     with pytest.raises(ConfigError, match="no such group"):
         Saying("a", "{what}", "")

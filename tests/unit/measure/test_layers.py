@@ -201,4 +201,4 @@ def test_show_says_where_there_are_no_layers(built, text):
     file.unlink() if text is None else file.write_text(text)
     done = CliRunner().invoke(show, [str(built), "--layers"], standalone_mode=False)
     assert isinstance(done.exception, ConfigError)
-    assert ("says nothing of the layers" if text else "no report.json next to it") in str(done.exception)
+    assert ("says nothing about the layers" if text else "no report.json next to it") in str(done.exception)

@@ -458,7 +458,7 @@ def test_the_command_writes_beside_the_record(record, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[]", "no record of anynpu"),
+        ("[]", "not a record of anynpu"),
         ('{"kind": "cache"}', "kind 'cache'"),
         ('{"kind": ["build"]}', "no record"),
         ("{", "not valid JSON"),

@@ -113,7 +113,7 @@ class Detector:
         batch = batch.after(self.seen_s)
         if not len(batch.hosts):
             return []
-        changes = [*self._roll(batch), *self._hear(batch), *self._clock(batch), *self._samples(batch)]
+        changes = [*self._roll(batch), *self.heard(batch), *self.clocked(batch), *self._samples(batch)]
         return [*changes, *self._silent_series(batch.hosts)]
 
     def silent(self, now_s: float, listening_s: float = 0.0) -> list[Anomaly]:
@@ -156,7 +156,7 @@ class Detector:
             self.residuals[anomaly.series] = np.nan
         return anomaly
 
-    def _hear(self, batch: Batch) -> Iterator[Anomaly]:
+    def heard(self, batch: Batch) -> Iterator[Anomaly]:
         """Notes that hosts report, and how long they had not."""
         before = np.concatenate([self.seen_s[batch.hosts][:, None], batch.times_s[:, :-1]], axis=1)
         gaps = np.where(before > 0, batch.times_s - before, 0)
@@ -193,7 +193,7 @@ class Detector:
             if anomaly.series is not None and gap[anomaly.series] <= patience[anomaly.series]:
                 yield self._end(anomaly, float(self.series_seen_s[anomaly.series]), "reports again")
 
-    def _clock(self, batch: Batch) -> Iterator[Anomaly]:
+    def clocked(self, batch: Batch) -> Iterator[Anomaly]:
         """Compares clocks with what they were usually off by."""
         usual = self.offset_s[batch.hosts]
         usual = np.where(np.isnan(usual), batch.offsets_s[:, 0], usual)

@@ -99,7 +99,7 @@ class SeedDetector(Detector):
                 points.append(Point(str(uuid.uuid5(NAMESPACE, f"{name} {time_s:.3f}")), vector, payload))
             self.collection.upsert(points)
         self.last[batch.series, 1] = batch.values[:, 0]
-        changes = [*self._hear(batch), *self._clock(batch)]
+        changes = [*self.heard(batch), *self.clocked(batch)]
         for (host, time_s), vector in zip(places, vectors, strict=True):
             recent = self.recent[host]
             like, anomaly = likeness(recent, vector), self.open.get((host, "unlike"))

@@ -53,7 +53,18 @@ class Spool:
         self.waiting.append(sample)
         try:
             while self.waiting:
-                self._write(self.waiting[0])
+                if self._current is None or self._lines >= A_FILE or not self._current.exists():
+                    files = self.files()
+                    number = int(files[-1].stem) + 1 if files else 1
+                    self._current, self._lines = self.folder / f"{number:08d}.jsonl", 0
+                body = json.dumps(asdict(self.waiting[0]), separators=(",", ":"), allow_nan=False).encode()
+                line = b"%08x %s\n" % (zlib.crc32(body), body)
+                with self._current.open("ab", buffering=0) as stream:
+                    start = stream.tell()
+                    if stream.write(line) != len(line):  # the disk filled up in the middle of the line
+                        stream.truncate(start)
+                        raise OSError(28, "No space left on device")
+                self._lines += 1
                 del self.waiting[0]
             self.disk_error = ""
         except OSError as error:
@@ -68,20 +79,6 @@ class Spool:
             self.dropped += sum(1 for _ in files[0].open("rb"))
             files.pop(0).unlink(missing_ok=True)
             sizes.pop(0)
-
-    def _write(self, sample: Sample) -> None:
-        if self._current is None or self._lines >= A_FILE or not self._current.exists():
-            files = self.files()
-            number = int(files[-1].stem) + 1 if files else 1
-            self._current, self._lines = self.folder / f"{number:08d}.jsonl", 0
-        body = json.dumps(asdict(sample), separators=(",", ":"), allow_nan=False).encode()
-        line = b"%08x %s\n" % (zlib.crc32(body), body)
-        with self._current.open("ab", buffering=0) as stream:
-            start = stream.tell()
-            if stream.write(line) != len(line):  # the disk filled up in the middle of the line
-                stream.truncate(start)
-                raise OSError(28, "No space left on device")
-        self._lines += 1
 
     def oldest(self) -> tuple[Path | None, list[Sample]]:
         """Returns the oldest file and its samples; without any file, what waits in memory."""

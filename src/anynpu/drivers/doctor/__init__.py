@@ -1,4 +1,4 @@
-"""The doctor: looks at a machine, changes nothing, and names the first problem with the command that mends it."""
+"""The doctor: looks at a machine, changes nothing, and names the first problem with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Examination:
 
     @property
     def first_problem(self) -> Finding | None:
-        """The first check that failed: the one to mend before looking again."""
+        """The first check that failed: the one to fix before looking again."""
         return next((finding for finding in self.findings if finding.result.status == "failed"), None)
 
     def count(self, status: str) -> int:

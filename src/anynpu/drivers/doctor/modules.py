@@ -77,7 +77,7 @@ def dkms(machine: Machine) -> Result | None:
     setting = settings.get("AUTOINSTALL", "").strip().strip("\"'").lower()
     if setting in ("yes", "y", "true", "1"):
         return ok(f"{machine.root.inside(path)}: AUTOINSTALL={setting}")
-    why = "AUTOINSTALL is not set: a new kernel gets no module, without a word"
+    why = "AUTOINSTALL is not set: a new kernel gets no module, and nothing says so"
     return failed(f"{machine.root.inside(path)}: {why}", fixes.DKMS)
 
 

@@ -16,7 +16,7 @@ Status = Literal["ok", "failed", "unknown", "missing", "skipped"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found: the evidence for it and, unless all is well, the command that mends it or tells more."""
+    """What a check found: the evidence for it and, unless all is well, the command that fixes it or tells more."""
 
     status: Status
     evidence: str
@@ -59,7 +59,7 @@ def ok(evidence: str) -> Result:
 
 
 def failed(evidence: str, fix: str) -> Result:
-    """Returns a problem and the command that mends it."""
+    """Returns a problem and the command that fixes it."""
     return Result("failed", evidence, fix)
 
 

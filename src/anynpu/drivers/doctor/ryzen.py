@@ -33,7 +33,7 @@ def memory_lock(machine: Machine) -> Result | None:
 
 
 def provider(machine: Machine) -> Result:
-    """ONNX Runtime has the VitisAIExecutionProvider; without it models run on the CPU without a word."""
+    """ONNX Runtime has the VitisAIExecutionProvider; without it models silently run on the CPU."""
     place = next((f for f in machine.package_folders if machine.root.exists(f"{f}/{PROVIDER}")), "")
     if place:
         return ok(f"{place}/{PROVIDER}")

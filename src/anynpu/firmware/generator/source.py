@@ -159,12 +159,12 @@ class Writer:
             "",
             f"#define ANYNPU_MODEL_NAME {quoted(self.names.model)}",
             f"#define ANYNPU_MODEL_FINGERPRINT {quoted(self.names.fingerprint)}",
-            f"#define ANYNPU_MODEL_MACS {self._macs()}",
+            f"#define ANYNPU_MODEL_MACS {self.total_macs()}",
             f"#define ANYNPU_ARENA_BYTES {self.plan.bytes}",
             f"#define ANYNPU_NUM_INPUTS {len(g.inputs)}",
             f"#define ANYNPU_NUM_OUTPUTS {len(g.outputs)}",
             f"#define ANYNPU_MAX_RANK {MAX_RANK}",
-            *self._features(),
+            *self.feature_macros(),
             "",
         ]
         for role, numbers in (("INPUT", g.inputs), ("OUTPUT", g.outputs)):
@@ -189,13 +189,13 @@ class Writer:
             '#include "anynpu_model.h"',
             '#include "anynpu_kernels.h"',
             '#include "anynpu_weights.h"',
-            *self._more_includes(),
+            *self.more_includes(),
             "",
-            f"/* {self._arena_note()} */",
+            f"/* {self.arena_note()} */",
             "static union {",
             f"    uint8_t bytes[{size}];",
             "    int64_t alignment;",
-            f"}} arena{self._arena_attribute()};",
+            f"}} arena{self.arena_attribute()};",
             "",
             "#define AT(type, offset) ((type *)(void *)(arena.bytes + (offset)))",
             "",
@@ -222,31 +222,35 @@ class Writer:
             "{",
         ]
         for step, layer in enumerate(self.layers):
-            functions += self._layer(step, layer)
+            functions += self.layer_function(step, layer)
         functions += ["    return 0;", "}", ""]
-        return "\n".join([*head, *self._parameters(), *self._descriptors(), *functions])
+        return "\n".join([*head, *self.parameters(), *self._descriptors(), *functions])
 
-    def _macs(self) -> int:
+    def total_macs(self) -> int:
+        """Returns the multiply-accumulates of one inference."""
         return sum(n.macs for n in self.graph.nodes)
 
-    def _features(self) -> list[str]:
+    def feature_macros(self) -> list[str]:
         """Returns macros that tell the application what else the model has."""
         return []
 
-    def _more_includes(self) -> list[str]:
+    def more_includes(self) -> list[str]:
         """Returns further headers that the model needs."""
         return []
 
-    def _arena_note(self) -> str:
+    def arena_note(self) -> str:
+        """Returns the sentence above the arena: how large it is, and why."""
         plan = self.plan
         peak = self.graph.nodes[plan.peak_step].index if self.graph.nodes else 0
         return f"{plan.bytes} bytes; tensors need {plan.bound} at once, most of them in layer {peak:02d}."
 
-    def _arena_attribute(self) -> str:
+    def arena_attribute(self) -> str:
+        """Returns what puts the arena into a section, where one is named."""
         section = self.names.arena_section
         return f' __attribute__((section("{section}")))' if section else ""
 
-    def _parameters(self) -> list[str]:
+    def parameters(self) -> list[str]:
+        """Returns the constants of the layers."""
         lines = []
         for layer in self.layers:
             for place, call in enumerate(layer.calls):
@@ -281,7 +285,8 @@ class Writer:
             lines += [f"static const anynpu_tensor {role}[{len(numbers)}] = {{\n" + ",\n".join(rows) + ",\n};", ""]
         return lines
 
-    def _layer(self, step: int, layer: Layer) -> list[str]:
+    def layer_function(self, step: int, layer: Layer) -> list[str]:
+        """Returns the function of one layer."""
         node, tensors = layer.node, self.graph.tensors
         read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
         outputs = ", ".join(shape_text(tensors[n]) for n in node.outputs)

@@ -56,7 +56,7 @@ class VelaWriter(Writer):
     variables: tuple[Tensor, ...]
     """What an inference may change for itself alone: each one begins with the same values."""
 
-    def _more_includes(self) -> list[str]:
+    def more_includes(self) -> list[str]:
         return [
             '#include "anynpu_npu_data.h"',
             '#include "ethosu_driver.h"',
@@ -70,13 +70,13 @@ class VelaWriter(Writer):
             "#endif",
         ]
 
-    def _arena_note(self) -> str:
+    def arena_note(self) -> str:
         return f"{self.plan.bytes} bytes as Vela laid them out, and what the CPU needs besides."
 
-    def _arena_attribute(self) -> str:
+    def arena_attribute(self) -> str:
         return f" __attribute__((aligned({ALIGNMENT}))) ANYNPU_ARENA_ATTRIBUTE"
 
-    def _parameters(self) -> list[str]:
+    def parameters(self) -> list[str]:
         lines = templates.folder("npu-model")["run_npu.c"].splitlines()
         for payload in self.payloads.values():
             call, n = payload.call, payload.number
@@ -88,16 +88,16 @@ class VelaWriter(Writer):
                 f"    {max(call.scratch.offset, 0)}u, {call.scratch.nbytes}u, {payload.own_fast_bytes}u,",
                 "};",
             ]
-        return [*lines, "", *super()._parameters()]
+        return [*lines, "", *super().parameters()]
 
-    def _layer(self, step: int, layer: Layer) -> list[str]:
+    def layer_function(self, step: int, layer: Layer) -> list[str]:
         payload = self.payloads.get(layer.node.index)
         begin = [
             f"    memset(AT(void, {self.plan.tensors[variable.index]}), {variable.initial}, {variable.nbytes});"
             for variable in (() if step else self.variables)
         ]
         if payload is None:
-            return [*begin, *super()._layer(step, layer)]
+            return [*begin, *super().layer_function(step, layer)]
         operations = len(payload.call.stream.operations)
         return [
             *begin,
@@ -111,10 +111,10 @@ class VelaWriter(Writer):
             ),
         ]
 
-    def _macs(self) -> int:
+    def total_macs(self) -> int:
         return self.macs
 
-    def _features(self) -> list[str]:
+    def feature_macros(self) -> list[str]:
         return ["/* The board says what executes the NPU's part. */", "#define ANYNPU_HAS_NPU 1"]
 
 

@@ -99,7 +99,7 @@ def compiled_operators(file: Path, board: Board) -> Sequence[TfliteOperator]:
     compiled = operators(file) if file.suffix == ".tflite" else ()
     if any(op.custom_code == NPU_OPERATOR[board.engine] for op in compiled):
         return compiled
-    message = f"is not compiled by {COMPILER[board.engine]}: nothing of it would run on the NPU of board {board.name}"
+    message = f"is not compiled by {COMPILER[board.engine]}: none of it would run on the NPU of board {board.name}"
     hint = "build for the chip itself, such as -t hxwe2 or -t ethos-u55-128, and name that folder"
     if board.engine == "neutron":
         hint = f"build for it with -t {board.name}, or run neutron-converter on the model.tflite of -t tflm: --compiled"

@@ -34,7 +34,32 @@ class BoardSession:
             self.client = Client(line, timeout_s, run_s)
             self.board = self.client.board
             self.info = self.client.info()
-            self._refuse_another(artifact, fingerprint or artifact.manifest.fingerprint)
+            wanted = fingerprint or artifact.manifest.fingerprint
+            if self.info.fingerprint != wanted:
+                raise DeviceError(
+                    f"{self.what}: the board runs another model than {artifact.path} (fingerprints "
+                    f"{self.info.fingerprint[:12]} and {wanted[:12]})",
+                    call="info",
+                    cause="the board was flashed with firmware of another build",
+                    hint="flash the firmware of this artifact, or name the artifact that the board runs",
+                )
+            for kind, specs, tensors in (
+                ("input", self.inputs, self.info.inputs),
+                ("output", self.outputs, self.info.outputs),
+            ):
+                if len(specs) != len(tensors):
+                    raise self._differs(f"has {len(tensors)} {kind}s", f"{len(specs)}")
+                for spec, tensor in zip(specs, tensors, strict=True):
+                    about = f"has {kind} {tensor.name}"
+                    if (tensor.dtype, tensor.shape) != (spec.dtype, spec.shape):
+                        stated = f"{spec.dtype} {list(spec.shape)}"
+                        raise self._differs(f"{about} of {tensor.dtype} {list(tensor.shape)}", stated)
+                    if spec.quantization is None or spec.quantization.axis is not None:
+                        continue
+                    (scale,), (zero,) = spec.quantization.scale, spec.quantization.zero_point
+                    if tensor.zero_point != zero or not math.isclose(tensor.scale, scale, rel_tol=1e-5):
+                        form = f"scale {tensor.scale:g} and zero point {tensor.zero_point}"
+                        raise self._differs(f"{about} with {form}", f"{scale:g} and {zero}")
             self.known_answers = self.client.known_answers(self.info.vectors)
         except BaseException:
             line.close()
@@ -43,33 +68,6 @@ class BoardSession:
     def versions(self) -> dict[str, str]:
         """Returns what the firmware says it is: the board, and the model by its fingerprint."""
         return {"board": self.board, "firmware": self.info.fingerprint[:12]}
-
-    def _refuse_another(self, artifact: Artifact, wanted: str) -> None:
-        if self.info.fingerprint != wanted:
-            raise DeviceError(
-                f"{self.what}: the board runs another model than {artifact.path} (fingerprints "
-                f"{self.info.fingerprint[:12]} and {wanted[:12]})",
-                call="info",
-                cause="the board was flashed with firmware of another build",
-                hint="flash the firmware of this artifact, or name the artifact that the board runs",
-            )
-        for kind, specs, tensors in (
-            ("input", self.inputs, self.info.inputs),
-            ("output", self.outputs, self.info.outputs),
-        ):
-            if len(specs) != len(tensors):
-                raise self._differs(f"has {len(tensors)} {kind}s", f"{len(specs)}")
-            for spec, tensor in zip(specs, tensors, strict=True):
-                about = f"has {kind} {tensor.name}"
-                if (tensor.dtype, tensor.shape) != (spec.dtype, spec.shape):
-                    stated = f"{spec.dtype} {list(spec.shape)}"
-                    raise self._differs(f"{about} of {tensor.dtype} {list(tensor.shape)}", stated)
-                if spec.quantization is None or spec.quantization.axis is not None:
-                    continue
-                (scale,), (zero,) = spec.quantization.scale, spec.quantization.zero_point
-                if tensor.zero_point != zero or not math.isclose(tensor.scale, scale, rel_tol=1e-5):
-                    form = f"scale {tensor.scale:g} and zero point {tensor.zero_point}"
-                    raise self._differs(f"{about} with {form}", f"{scale:g} and {zero}")
 
     def _differs(self, got: str, wanted: str) -> DeviceError:
         return DeviceError(

@@ -80,13 +80,14 @@ class Machine:
                     self._dma(op, memories)
             elif op.kind in ("conv", "depthwise"):
                 raw = self._raw_filters(op, memories)
-                compressed |= dict.fromkeys(self._compressed(op, raw), op.title)
+                compressed |= dict.fromkeys(self.compressed(op, raw), op.title)
         self._decoder.decode(list(compressed), list(compressed.values()))
 
     def _unknown(self, op: Operation, memories: Memories) -> None:
         raise IntegrityError(f"{op.title}: {self.stream.title} has no such operation")
 
     def _dma(self, op: Operation, memories: Memories) -> None:
+        """Moves what a DMA operation moves."""
         source, target = op.register("DMA0_SRC_REGION"), op.register("DMA0_DST_REGION")
         length, start = op.address("DMA0_LEN"), op.address("DMA0_DST")
         if memories.watcher is not None and (self.stream.product == 0 or target >> 8 & 1):
@@ -102,11 +103,11 @@ class Machine:
         for plane in range(planes):
             for row in range(rows):
                 address = start + plane * plane_step + row * row_step
-                self._copy(op, memories, source, position, target, address, length)
+                self.copy(op, memories, source, position, target, address, length)
                 position += length
 
     @staticmethod
-    def _copy(
+    def copy(
         op: Operation,
         memories: Memories,
         source: int,
@@ -147,13 +148,13 @@ class Machine:
         ifm, ofm, kernel = feature_map(op, "IFM", 2), feature_map(op, "OFM", 1), kernel_of(op)
         size, depth = ofm_size(op), op.register("OFM_DEPTH_M1") + 1
         ifm_depth = op.register("IFM_DEPTH_M1") + 1
-        filters = self._filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)
+        filters = self.filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)
         values = self._windowed(op, memories, ifm, kernel, size, ifm_depth)
-        total = self._sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize) + filters.bias
+        total = self.sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize) + filters.bias
         self._finish(op, memories, ofm, self._scaled(op, total, filters.scale, filters.shift))
 
     @staticmethod
-    def _sums(
+    def sums(
         values: Array, filters: Filters, kernel: Kernel, size: tuple[int, int], depthwise: bool, width: int
     ) -> Array:
         """Returns the sums of products, in the shortest floating point in which they are exact."""
@@ -178,12 +179,12 @@ class Machine:
         values = memories.read(op, ifm, (height, width, depth)).astype(np.int32) - ifm.zero_point
         return padded(op, values, kernel, size, 0)
 
-    def _filters_of(self, op: Operation, memories: Memories, depths: KernelDepths, ifm: FeatureMap) -> Filters:
+    def filters_of(self, op: Operation, memories: Memories, depths: KernelDepths, ifm: FeatureMap) -> Filters:
         """Returns the decoded weights of an operation, from the run before if the bytes are the same."""
         raw = self._raw_filters(op, memories)
         filters = self._filters.get(op.index)
         if filters is None or filters.raw != raw:
-            filters = self._filters[op.index] = self._decode(op, raw, depths, ifm)
+            filters = self._filters[op.index] = self.decode_filters(op, raw, depths, ifm)
         return filters
 
     def _raw_filters(self, op: Operation, memories: Memories) -> tuple[bytes, ...]:
@@ -200,11 +201,12 @@ class Machine:
                     memories.watcher.aligned(op, f"{kind}{core}_LENGTH", length, LINE)
         return tuple(streams)
 
-    def _compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Returns which of the raw filters are compressed weights."""
         return raw[: len(raw) // 2]
 
-    def _decode(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
+    def decode_filters(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
+        """Returns the weights and scales of an operation out of its streams."""
         cores = len(raw) // 2
         kernel, block = depths.kernel, op.register("OFM_BLK_DEPTH_M1") + 1
         columns = 1 if depths.depthwise else depths.ifm

@@ -90,7 +90,7 @@ class Machine85(Machine):
                     self._copy_each(op, memories, (source, starts), (target, ends), length)
                 else:
                     start, end = start + row * steps["SRC", 0], end + row * steps["DST", 0]
-                    self._copy(op, memories, source, start, target, end, length)
+                    self.copy(op, memories, source, start, target, end, length)
 
     def _copy_each(
         self,
@@ -103,10 +103,10 @@ class Machine85(Machine):
         """Copies bytes whose place is another for each sample."""
         starts, ends = np.broadcast_arrays(source[1], target[1])
         if len(set(starts.tolist())) == 1 and len(set(ends.tolist())) == 1:
-            self._copy(op, memories, source[0], int(starts[0]), target[0], int(ends[0]), length)
+            self.copy(op, memories, source[0], int(starts[0]), target[0], int(ends[0]), length)
             return
         for sample, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            self._copy(op, memories, source[0], start, target[0], end, length, slice(sample, sample + 1))
+            self.copy(op, memories, source[0], start, target[0], end, length, slice(sample, sample + 1))
 
     def _resize(self, op: Operation, memories: Memories) -> None:
         """Samples the input at places between its elements; the sums have 16 bits below the point."""
@@ -177,8 +177,8 @@ class Machine85(Machine):
             total = np.einsum("nhwc,noc->nhwo", left.astype(np.int64), right)
             self._output(op, memories, self._accumulated(op, memories, total), None)
             return
-        filters = self._filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)
-        total = self._sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize)
+        filters = self.filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)
+        total = self.sums(values, filters, kernel, size, depthwise, ifm.dtype.itemsize)
         if not _keeps(op):  # the bias is added with the scale, where the sums leave
             total = total + filters.bias
         self._output(op, memories, self._accumulated(op, memories, total), filters)
@@ -213,10 +213,10 @@ class Machine85(Machine):
         )
         return (*raw, scales[0].tobytes())
 
-    def _compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
         return () if op.registers.get("WEIGHT_FORMAT", 0) & 1 else tuple(filter(None, raw[:-1]))
 
-    def _decode(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
+    def decode_filters(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
         kernel, form = depths.kernel, op.register("WEIGHT_FORMAT")
         micro = self.stream.macs // 8 // MICRO_BLOCKS[min(op.register("ACC_FORMAT") >> 8 & 7, 5)]
         part_kernel, sparse, bits = (
@@ -243,7 +243,7 @@ class Machine85(Machine):
         if form & 1:
             streams = weights85.split_fast(weights85.decode_fast(raw[0], op.title), order)
         else:
-            decoded = iter(self._decoder.decode(self._compressed(op, raw), [op.title] * len(self._compressed(op, raw))))
+            decoded = iter(self._decoder.decode(self.compressed(op, raw), [op.title] * len(self.compressed(op, raw))))
             streams = [next(decoded) if stream else np.zeros(0, np.int16) for stream in raw[:-1]]
         weights = weights85.arrange(streams, order, op.title)
         wide = bool(op.register("ACC_FORMAT") & 3)

@@ -41,37 +41,31 @@ class Decoder:
         """Returns the weights of each stream in the order of the hardware; a damaged one raises with its title."""
         missing = {stream: title for stream, title in zip(streams, titles, strict=True) if stream not in self._decoded}
         if missing:
-            decoded = _decode(list(missing))
+            importlib.import_module("ethosu.mlw_codec")  # here, so that no child has to
+            with tempfile.TemporaryFile() as sink:
+                child = os.fork()
+                if child == 0:
+                    _decode_all(list(missing), sink.fileno())
+                handle = os.pidfd_open(child)
+                try:
+                    if not select.select([handle], [], [], DECODE_SECONDS)[0]:
+                        os.kill(child, signal.SIGKILL)
+                finally:
+                    os.close(handle)
+                    os.waitpid(child, 0)
+                sink.seek(0)
+                answers = sink.read()
+            decoded, position = [], 0
+            while position + 4 <= len(answers):
+                (count,) = struct.unpack_from("<I", answers, position)
+                if position + 4 + 2 * count > len(answers):
+                    break
+                decoded.append(np.frombuffer(answers, np.int16, count, position + 4))
+                position += 4 + 2 * count
             if len(decoded) < len(missing):
                 raise IntegrityError(f"{list(missing.values())[len(decoded)]}: its weights are damaged")
             self._decoded.update(zip(missing, decoded, strict=True))
         return [self._decoded[stream] for stream in streams]
-
-
-def _decode(streams: Sequence[bytes]) -> list[Array]:
-    """Returns the weights of the streams up to the first that cannot be decoded."""
-    importlib.import_module("ethosu.mlw_codec")  # here, so that no child has to
-    with tempfile.TemporaryFile() as sink:
-        child = os.fork()
-        if child == 0:
-            _decode_all(streams, sink.fileno())
-        handle = os.pidfd_open(child)
-        try:
-            if not select.select([handle], [], [], DECODE_SECONDS)[0]:
-                os.kill(child, signal.SIGKILL)
-        finally:
-            os.close(handle)
-            os.waitpid(child, 0)
-        sink.seek(0)
-        answers = sink.read()
-    weights, position = [], 0
-    while position + 4 <= len(answers):
-        (count,) = struct.unpack_from("<I", answers, position)
-        if position + 4 + 2 * count > len(answers):
-            break
-        weights.append(np.frombuffer(answers, np.int16, count, position + 4))
-        position += 4 + 2 * count
-    return weights
 
 
 def _decode_all(streams: Sequence[bytes], sink: int) -> NoReturn:

@@ -54,32 +54,29 @@ class Isolated:
         self._library, self._handle = library, 0
         self._client: Client = CLIENTS.acquire(library)
         try:
-            self._load(cix, qos)
+            inputs, after = _places(cix.inputs, 0)
+            outputs, size = _places(cix.outputs, after)
+            program, tensors = -1, -1
+            try:
+                program, content = shared_memory("anynpu-program", len(cix.elf))
+                with content:
+                    content[:] = cix.elf
+                tensors, memory = shared_memory("anynpu-tensors", size)
+                request = {"inputs": inputs, "outputs": outputs, "qos": int(qos)}
+                answer = self._client.ask("load", descriptors=[program, tensors], **request)
+            finally:
+                for descriptor in (program, tensors):
+                    with suppress(OSError):
+                        os.close(descriptor)
+            self._handle = answer["handle"]
+            _check_descriptors(cix, *([Descriptor(*row) for row in answer[kind]] for kind in ("inputs", "outputs")))
+            self._inputs = [_view(memory, place, t) for place, t in zip(inputs, cix.inputs, strict=True)]
+            self._outputs = [_view(memory, place, t) for place, t in zip(outputs, cix.outputs, strict=True)]
         except BaseException as error:
             if isinstance(error, DeviceError) and error.code == GRAPH_VERSION:
                 self._client.abandon()  # the library would crash in whatever comes next
             self.close()
             raise
-
-    def _load(self, cix: Cix, qos: Qos) -> None:
-        inputs, after = _places(cix.inputs, 0)
-        outputs, size = _places(cix.outputs, after)
-        program, tensors = -1, -1
-        try:
-            program, content = shared_memory("anynpu-program", len(cix.elf))
-            with content:
-                content[:] = cix.elf
-            tensors, memory = shared_memory("anynpu-tensors", size)
-            request = {"inputs": inputs, "outputs": outputs, "qos": int(qos)}
-            answer = self._client.ask("load", descriptors=[program, tensors], **request)
-        finally:
-            for descriptor in (program, tensors):
-                with suppress(OSError):
-                    os.close(descriptor)
-        self._handle = answer["handle"]
-        _check_descriptors(cix, *([Descriptor(*row) for row in answer[kind]] for kind in ("inputs", "outputs")))
-        self._inputs = [_view(memory, place, t) for place, t in zip(inputs, cix.inputs, strict=True)]
-        self._outputs = [_view(memory, place, t) for place, t in zip(outputs, cix.outputs, strict=True)]
 
     @property
     def lost(self) -> str:

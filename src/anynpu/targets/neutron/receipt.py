@@ -90,4 +90,4 @@ def require_npu(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[Tf
     findings = [Finding("npu", words, kind) for kind, words in reasons.items()]
     floats = bool(model) and all(not_int8(op).startswith("float") for op in model)
     hint = "quantise it to int8, which -O activations=int8 does" if floats else ""
-    raise Unsupported(f"nothing of this model would run on the {npu}: the file has no {NPU_OPERATOR}", findings, hint)
+    raise Unsupported(f"none of this model would run on the {npu}: the file has no {NPU_OPERATOR}", findings, hint)

@@ -110,7 +110,7 @@ def require_npu(receipt: Placement, model: Sequence[TfliteOperator]) -> None:
     kinds = Counter(op.kind for op in receipt.operators)
     reasons = {op.kind: op.reason for op in reversed(receipt.operators)}
     findings = [Finding("npu", reasons[kind], f"{kind} ({n} times)") for kind, n in kinds.items()]
-    message = f"nothing of this model would run on the {receipt.npu}"
+    message = f"none of this model would run on the {receipt.npu}"
     if model and all(op.outputs and op.outputs[0].dtype == "float32" for op in model):
         hint = "Ethos-U computes in integers only; this model is float32: quantise it"
         raise Unsupported(f"{message}: Ethos-U computes in integers only; this model is float32", findings, hint)

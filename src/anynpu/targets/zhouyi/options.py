@@ -60,7 +60,7 @@ class ZhouyiOptions:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ConfigError(f"{name}={pattern}: no regular expression ({error})") from None
+                raise ConfigError(f"{name}={pattern}: not a regular expression ({error})") from None
         if self.mask_value > 0:
             raise ConfigError(f"mask_value={self.mask_value:g}: a number below zero was expected", "such as -30")
         if self.time_limit_s < 1:
