@@ -87,7 +87,6 @@ class Machine:
         raise IntegrityError(f"{op.title}: {self.stream.title} has no such operation")
 
     def _dma(self, op: Operation, memories: Memories) -> None:
-        """Moves what a DMA operation moves."""
         source, target = op.register("DMA0_SRC_REGION"), op.register("DMA0_DST_REGION")
         length, start = op.address("DMA0_LEN"), op.address("DMA0_DST")
         if memories.watcher is not None and (self.stream.product == 0 or target >> 8 & 1):
@@ -206,7 +205,6 @@ class Machine:
         return raw[: len(raw) // 2]
 
     def decode_filters(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
-        """Returns the weights and scales of an operation out of its streams."""
         cores = len(raw) // 2
         kernel, block = depths.kernel, op.register("OFM_BLK_DEPTH_M1") + 1
         columns = 1 if depths.depthwise else depths.ifm
