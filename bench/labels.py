@@ -2,10 +2,10 @@
 
     python bench/labels.py [--pictures .models/pictures] [-o .models/pictures/labels.json]
 
-YOLOv8m (.502 mAP50-95 on COCO as published, YOLOv8n .373) out of a package on npm, in floating point. What it finds with a
-score from .1 on is kept; bench/quality.py takes a score of .4 for an object, and what lies below for one that may be
-there, which is neither right nor wrong to find. An interrupted run goes on where it was. The model is used as it is and
-never becomes part of the project: its licence is its own.
+YOLOv8m (.502 mAP50-95 on COCO as published, YOLOv8n .373) out of a package on npm, in floating point. What it finds
+with a score from .1 on is kept; bench/quality.py takes a score of .4 for an object, and what lies below for one that
+may be there, which is neither right nor wrong to find. An interrupted run goes on where it was. The model is used as it
+is and never becomes part of the project: its licence is its own.
 """
 
 from __future__ import annotations
