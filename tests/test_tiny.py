@@ -84,7 +84,13 @@ def test_the_report_says_what_was_asked_and_what_it_was_made_of(built, home):
     assert cpu["step"]["inputs"]["data"] == built["data"]["calibration"]["digest"]
     assert {"onnx", "onnxruntime", "anynpu"} <= set(cpu["step"]["tools"])
     assert {"name": "bias-correction", "changed": 3} in cpu["passes"]
-    assert [each["name"] for each in built["model"]["passes"]][:4] == ["fix", "inference", "varying", "static"]
+    assert [each["name"] for each in built["model"]["passes"]][:5] == [
+        "fix",
+        "inference",
+        "varying",
+        "float32",
+        "static",
+    ]
     assert cpu["details"]["quantisation"]["float_operators"] == []
     text = (home / "out" / "report.md").read_text()
     assert "cpu" in text and "null" in text

@@ -26,5 +26,5 @@ def refuse_foreign(model: ModelProto) -> None:
         raise Unsupported(
             f"{len(findings)} operator(s) are of other domains, first {findings[0]}",
             findings,
-            "Export the model in ONNX's own operators, and leave trees and encoders to the host.",
+            "export the model in ONNX's own operators, and leave trees and encoders to the host",
         )

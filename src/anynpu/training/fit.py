@@ -184,11 +184,7 @@ class Fit:
         outputs = results if isinstance(results, tuple) else (results,)
         wanted = [want[rows] for want in self.answers.values()]
         if self.settings.classes and len(outputs) == 1:
-            functional = self.torch.nn.functional
-            rounded, sought = (
-                functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (outputs[0], wanted[0])
-            )
-            total = functional.kl_div(rounded, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
+            total = self.divergence(outputs[0], wanted[0])
         else:
             pairs = zip(outputs, wanted, self.spread, strict=True)
             total = sum(((out - want) ** 2).mean() / spread for out, want, spread in pairs) / len(outputs)
@@ -200,6 +196,12 @@ class Fit:
             crossed = self.torch.nn.functional.cross_entropy(self._scores(outputs[self.scored]), self.labels[rows])
             total = (1 - share) * total + share * crossed
         return total
+
+    def divergence(self, output: Any, wanted: Any) -> Any:
+        """Returns how far the classes of an output are from the wanted ones, both softened."""
+        functional = self.torch.nn.functional
+        rounded, sought = (functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (output, wanted))
+        return functional.kl_div(rounded, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
 
     def _scores(self, output: Any) -> Any:
         """Returns the scores of classes, one row a sample; probabilities become logarithms."""

@@ -414,7 +414,7 @@ def test_classes_are_compared_as_logits_and_as_probabilities():
     fit = Fit(student, ended, Settings(classes=True), 1e4)
     assert fit.probabilities and not plain.probabilities
     likely = torch.softmax(given, 1)
-    assert float(fit._divergence(likely[rows], ended.answers["scores"][rows])) == pytest.approx(
+    assert float(fit.divergence(likely[rows], ended.answers["scores"][rows])) == pytest.approx(
         float(expected), rel=1e-3
     )
 

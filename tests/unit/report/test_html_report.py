@@ -460,7 +460,7 @@ def test_the_command_writes_beside_the_record(record, tmp_path):
     [
         ("[]", "not a record of anynpu"),
         ('{"kind": "cache"}', "kind 'cache'"),
-        ('{"kind": ["build"]}', "no record"),
+        ('{"kind": ["build"]}', "not a record"),
         ("{", "not valid JSON"),
         ('{"kind": "build", "schema_version": 1}', "request: is missing"),
         ('{"kind": "bench", "schema_version": 1, "latency": {"samples": [1, NaN]}}', "NaN is not a number"),
