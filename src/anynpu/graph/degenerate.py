@@ -30,13 +30,23 @@ def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     `samples` maps each input to arrays stacked along a first axis; without at least four that differ, seeded random
     inputs are used.
     """
-    feeds = differing(_given(model, samples)) if samples else []
+    feeds: list[Feeds] = []
+    inputs = {value.name: value for value in inputs_of(model)}
+    if samples and set(samples) != set(inputs):
+        raise ConfigError(
+            f"samples are given for {', '.join(sorted(samples))}, the model takes {', '.join(sorted(inputs))}"
+        )
+    if samples:
+        count = min(len(array) for array in samples.values())
+        feeds = differing(
+            {name: _one(value, samples[name][place]) for name, value in inputs.items()} for place in range(count)
+        )
     random = len(feeds) < MIN_INPUTS
     if random:
         feeds = differing(scaled(random_feeds(model, seed) for seed in range(len(_SCALES))))
     names = [value.name for value in model.graph.output]
     graph = fold_constants(infer(model, strict=False)).graph
-    reached = {value.name for value in inputs_of(model)}
+    reached = {*inputs}
     for node in graph.node:
         if names_read(node) & reached:
             reached |= set(node.output)
@@ -64,17 +74,6 @@ def judge_outputs(
             text = f"holds NaN or Inf for {bad} of {len(judged)} inputs"
             findings.append(Finding("non-finite-output", text, name))
     return tuple(findings)
-
-
-def _given(model: ModelProto, samples: Mapping[str, np.ndarray]) -> Iterator[Feeds]:
-    inputs = {value.name: value for value in inputs_of(model)}
-    if set(samples) != set(inputs):
-        raise ConfigError(
-            f"samples are given for {', '.join(sorted(samples))}, the model takes {', '.join(sorted(inputs))}"
-        )
-    count = min(len(array) for array in samples.values())
-    for place in range(count):
-        yield {name: _one(value, samples[name][place]) for name, value in inputs.items()}
 
 
 def _one(value: onnx.ValueInfoProto, sample: np.ndarray) -> np.ndarray:

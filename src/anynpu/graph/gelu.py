@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 
 class Wiring:
@@ -23,7 +23,15 @@ class Wiring:
             for name in node.input:
                 self.readers[name].append(node)
         self.outputs = {output.name for output in graph.output}
-        self.numbers = dict(_numbers(graph))
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            values = [item.t for item in node.attribute if node.op_type == "Constant" and item.name == "value"]
+            constants |= dict(zip(node.output, values, strict=False))
+        self.numbers = {
+            name: float(numpy_helper.to_array(tensor).reshape(-1)[0])
+            for name, tensor in constants.items()
+            if math.prod(tensor.dims) == 1 and tensor.data_type in (1, 10, 11)
+        }
 
     def sole_reader(self, name: str, op: str) -> onnx.NodeProto | None:
         """The only node that reads a tensor, if it has this operator."""
@@ -35,16 +43,6 @@ class Wiring:
         """Parts operands into tensors and known numbers."""
         tensors = [name for name in names if name not in self.numbers]
         return tensors, [self.numbers[name] for name in names if name in self.numbers]
-
-
-def _numbers(graph: onnx.GraphProto) -> Iterator[tuple[str, float]]:
-    for tensor in graph.initializer:
-        if math.prod(tensor.dims) == 1 and tensor.data_type in (1, 10, 11):
-            yield tensor.name, float(numpy_helper.to_array(tensor).reshape(-1)[0])
-    for node in graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" else ():
-            if attribute.name == "value" and math.prod(attribute.t.dims) == 1 and attribute.t.data_type in (1, 10, 11):
-                yield node.output[0], float(numpy_helper.to_array(attribute.t).reshape(-1)[0])
 
 
 def fuse(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

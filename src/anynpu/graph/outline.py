@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, numpy_helper
 
 from anynpu.errors import AnyNpuError
 from anynpu.graph.cost import constant_names, cost
@@ -106,10 +106,18 @@ def outline(model: ModelProto) -> Outline:
         macs = {node.name: node.macs for node in cost(model).nodes}
     except AnyNpuError:  # some shape is not known
         macs = None
-    nodes = tuple(_node(node, pairs, tensors, macs) for node in live)
-    used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    nodes = list[NodeOutline]()
+    for node in live:
+        name = node.name or node.output[0]
+        inputs = tuple(pairs.name(i) for i in node.input if is_shown(tensors.get(pairs.name(i))))
+        outputs = tuple(pairs.name(o) for o in node.output if o)
+        weights = [i for i in inputs if tensors[i].constant]
+        conversions = (kernel for tensor in (*weights, *outputs) for kernel in pairs.by_root.get(tensor, _Pair()).nodes)
+        count = None if macs is None else macs.get(name, 0)
+        nodes.append(NodeOutline(name, node.op_type, inputs, outputs, count, (name, *conversions)))
+    used = {name for each in nodes for name in (*each.inputs, *each.outputs)}
     used |= {pairs.name(value.name) for value in (*inputs_of(model), *graph.output)}
-    return Outline(nodes, {name: tensor for name, tensor in tensors.items() if name in used})
+    return Outline(tuple(nodes), {name: tensor for name, tensor in tensors.items() if name in used})
 
 
 def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
@@ -164,19 +172,6 @@ def _tensors(model: ModelProto, pairs: _Pairs, constants: set[str]) -> dict[str,
 def _values(arrays: Mapping[str, onnx.TensorProto], name: str) -> list[float]:
     """Returns the numbers of a stored tensor; a scale that is computed has none to show."""
     return np.ravel(numpy_helper.to_array(arrays[name])).tolist() if name in arrays else []
-
-
-def _node(
-    node: NodeProto, pairs: _Pairs, tensors: Mapping[str, TensorOutline], macs: Mapping[str, int] | None
-) -> NodeOutline:
-    name = node.name or node.output[0]
-    inputs = tuple(pairs.name(i) for i in node.input if is_shown(tensors.get(pairs.name(i))))
-    outputs = tuple(pairs.name(o) for o in node.output if o)
-    weights = [i for i in inputs if tensors[i].constant]
-    conversions = (kernel for tensor in (*weights, *outputs) for kernel in pairs.by_root.get(tensor, _Pair()).nodes)
-    return NodeOutline(
-        name, node.op_type, inputs, outputs, None if macs is None else macs.get(name, 0), (name, *conversions)
-    )
 
 
 def is_shown(tensor: TensorOutline | None) -> bool:

@@ -180,21 +180,19 @@ def _propagate(model: ModelProto) -> ModelProto:
         known = all(name in static for node in model.graph.node for name in node.output if name)
         if known and not has_branches(model):
             break
-        counted = opset_of(model) < _NEGATIVE_AXES and _count_axes(model, static)
+        # In old opsets ONNX infers nothing behind axes counted from the end, though exporters write them and ONNX
+        # Runtime takes them.
+        from_end = [
+            (item, len(static.get(node.input[0], ())))
+            for node in (model.graph.node if opset_of(model) < _NEGATIVE_AXES else ())
+            if node.input
+            for item in node.attribute
+            if item.name == "axis" and item.i < 0
+        ]
+        for item, rank in from_end:
+            item.i += rank
         folded = fold_constants(model)
-        if same_nodes(folded, model) and not counted:
+        if same_nodes(folded, model) and not any(rank for _, rank in from_end):
             break
         model = folded
     return model
-
-
-def _count_axes(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Writes axes counted from the end as those from the start: in old opsets ONNX infers nothing behind them, though
-    exporters write them and ONNX Runtime takes them. Tells whether there were any."""
-    changed = False
-    for node in model.graph.node:
-        rank = len(shapes.get(node.input[0], ())) if node.input else 0
-        for item in node.attribute:
-            if item.name == "axis" and item.i < 0 and rank:
-                item.i, changed = item.i + rank, True
-    return changed

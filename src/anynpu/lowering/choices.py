@@ -102,7 +102,9 @@ def chosen(at: Rewriting, source: str, place: int, numbers: Array, result: str) 
     """Returns the elements of one axis that numbers name: moved, sliced, or by a product."""
     shape = at.shape(source)
     size, before, after = shape[place], shape[:place], shape[place + 1 :]
-    step = next((n for n in range(2, size) if size % n == 0 and _shuffles(numbers, size, n)), 0)
+    # Those of a matrix with `step` columns, column by column, are a transposition.
+    steps = (n for n in range(2, size) if size % n == 0 and numbers.size == size)
+    step = next((n for n in steps if np.array_equal(numbers, np.arange(size).reshape(-1, n).T.reshape(-1))), 0)
     if step:
         parts = at.reshape(source, (*before, size // step, step, *after), f"{result}/parts")
         order = [*range(place), place + 1, place, *range(place + 2, len(shape) + 1)]
@@ -122,8 +124,3 @@ def chosen(at: Rewriting, source: str, place: int, numbers: Array, result: str) 
     turned = at.transpose(source, order, f"{result}/turned")
     product = at.multiply(turned, np.eye(size)[numbers], f"{result}/chosen")
     return at.transpose(product, np.argsort(order).tolist(), f"{result}/back")
-
-
-def _shuffles(chosen: Array, size: int, step: int) -> bool:
-    """Tells whether the numbers are those of a matrix with `step` columns, column by column."""
-    return chosen.size == size and np.array_equal(chosen, np.arange(size).reshape(-1, step).T.reshape(-1))

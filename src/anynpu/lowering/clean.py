@@ -114,7 +114,11 @@ def inverse_roots(graph: Graph) -> Graph:
     for operator in graph.operators:
         divisor = operator.inputs[1] if operator.kind == "DIV" else ""
         bound = makers.get(divisor)
-        least = _least(bound, tensors) if bound is not None and sole(divisor) else None
+        least: float | None = None
+        if bound is not None and bound.kind == "MAXIMUM" and sole(divisor):
+            data = tensors[bound.inputs[1]].data
+            number = float(data.reshape(-1)[0]) if data is not None and data.size == 1 else -1.0
+            least = number if number >= 0 else None
         root = bound if least is None else makers.get(bound.inputs[0]) if bound is not None else None
         if root is None or root.kind != "SQRT" or not sole(divisor) or not sole(root.outputs[0]):
             operators.append(operator)
@@ -131,12 +135,6 @@ def inverse_roots(graph: Graph) -> Graph:
         factors = (operator.inputs[0], inverse)
         operators.append(Operator("MUL", factors, operator.outputs, Mul(cast(Activation, operator.activation))))
     return _rebuilt(graph, operators, tensors)
-
-
-def _least(operator: Operator, tensors: dict[str, Tensor]) -> float | None:
-    """Returns the number, not below zero, that a MAXIMUM keeps its first operand above."""
-    data = tensors[operator.inputs[1]].data if operator.kind == "MAXIMUM" else None
-    return float(data.reshape(-1)[0]) if data is not None and data.size == 1 and data.reshape(-1)[0] >= 0 else None
 
 
 def activations_first(graph: Graph) -> Graph:

@@ -18,10 +18,14 @@ def divided(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[str,
     """
     tensors, widths, operators = dict(graph.tensors), dict(ranges), list[Operator]()
     for operator in graph.operators:
-        if operator.kind != "DIV" or not _is_positive(operator, graph, ranges):
+        result = operator.outputs[0]
+        above, below = operator.inputs if operator.kind == "DIV" else ("", "")
+        positive = below in ranges and ranges[below].min >= 0.0 and graph.constant(below) is None
+        # What is divided may be a number; a product with a tensor of the result's shape is what every chip has.
+        shaped = positive and (tensors[above].shape == tensors[result].shape or tensors[above].size == 1)
+        if not shaped or tensors[result].dtype != "float32":
             operators.append(operator)
             continue
-        (above, below), result = operator.inputs, operator.outputs[0]
         root, middle = f"{result}/root", f"{result}/middle"
         tensors[root] = Tensor(root, tensors[below].shape)
         tensors[middle] = Tensor(middle, tensors[result].shape)
@@ -35,14 +39,6 @@ def divided(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[str,
             Operator("MUL", (middle, root), (result,), Mul(activation)),
         ]
     return pruned(operators, tensors, graph.inputs, graph.outputs), widths
-
-
-def _is_positive(operator: Operator, graph: Graph, ranges: Mapping[str, Range]) -> bool:
-    above, below = operator.inputs
-    real = graph.tensors[operator.outputs[0]].dtype == "float32"
-    # What is divided may be a number; a product with a tensor of the result's shape is what every chip has.
-    shaped = graph.tensors[above].shape == graph.tensors[operator.outputs[0]].shape or graph.tensors[above].size == 1
-    return real and shaped and graph.constant(below) is None and below in ranges and ranges[below].min >= 0.0
 
 
 def _largest(name: str, graph: Graph, ranges: Mapping[str, Range]) -> float:

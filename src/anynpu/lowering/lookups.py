@@ -32,7 +32,14 @@ _RANGES = {"apart": Range(-1.0, 1.0), "square": Range(0.0, 1.0), "here": Range(0
 
 def settled(graph: Graph, numbers: Collection[str]) -> tuple[dict[str, Range], list[str]]:
     """Returns the ranges that the look-ups of these inputs need, and the tensors that keep 16 bits."""
-    wide = [name for name in numbers if any(_is_comparison(each) for each in _readers(graph, name)[1])]
+    wide = [
+        name
+        for name in numbers
+        if any(
+            each.kind == "FULLY_CONNECTED" and each.outputs[0].endswith("/apart")  # compared with the places of a table
+            for each in _readers(graph, name)[1]
+        )
+    ]
     ranges = dict.fromkeys(wide, Range(-LARGEST_NUMBER, LARGEST_NUMBER))
     for name in graph.tensors:
         stem, _, step = name.rpartition("/")
@@ -65,11 +72,6 @@ def _readers(graph: Graph, name: str) -> tuple[list[str], list[Operator]]:
             else:
                 users.append(user)
     return moved, users
-
-
-def _is_comparison(operator: Operator) -> bool:
-    """Tells whether an operator compares a number with the places of a table."""
-    return operator.kind == "FULLY_CONNECTED" and operator.outputs[0].endswith("/apart")
 
 
 def _compared(operator: Operator, graph: Graph) -> int:

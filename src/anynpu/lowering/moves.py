@@ -29,21 +29,17 @@ def without_broadcasts(graph: Graph) -> Graph:
             for place, name in enumerate(operator.inputs):
                 smaller = [*inputs[:place], sources.get(name, name), *inputs[place + 1 :]]
                 shapes = [graph.tensors[each].shape for each in smaller]
-                if _broadcast(shapes) == graph.tensors[operator.outputs[0]].shape:
+                whole = graph.tensors[operator.outputs[0]].shape
+                ends = whole[::-1]
+                # An NPU wants an operand that has the shape of the result.
+                if max(shapes, key=math.prod) == whole and all(
+                    len(shape) <= len(whole) and all(a in (1, b) for a, b in zip(shape[::-1], ends, strict=False))
+                    for shape in shapes
+                ):
                     inputs = smaller
             operator = replace(operator, inputs=tuple(inputs))
         operators.append(operator)
     return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the shape of a result, or nothing where no operand has it: an NPU wants one that does."""
-    whole = max(shapes, key=math.prod)
-    fits = all(
-        len(shape) <= len(whole) and all(a in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False))
-        for shape in shapes
-    )
-    return whole if fits else ()
 
 
 def repeated(graph: Graph) -> Graph:

@@ -94,24 +94,20 @@ def net_of(graph: Graph) -> Net:
 
 def _operation(operator: Operator, graph: Graph) -> Operation:
     layer, fused = _layer(operator, graph), operator.activation
+    result = graph.tensors[operator.outputs[0]]
+    read = [graph.tensors[name] for name in operator.inputs if name and graph.constant(name) is None]
+    elementwise = all(each.shape == result.shape and each.dtype == "float32" for each in (result, *read))
     return Operation(
         _KINDS.get(operator.kind, "other") if layer is None else "layer",
         operator.inputs,
         operator.outputs,
         layer,
-        kernel_of(operator) if _is_elementwise(operator, graph) else None,
+        kernel_of(operator) if elementwise else None,
         plain=fused == "NONE",
         rectified=fused in ("RELU", "RELU6"),
         moves=data_input(operator) if operator.kind in KEEPS_SCALE else "",
         reshapes=operator.kind == "RESHAPE",
     )
-
-
-def _is_elementwise(operator: Operator, graph: Graph) -> bool:
-    """Tells whether a result has the shape of every tensor that it is computed from, apart from stored numbers."""
-    result = graph.tensors[operator.outputs[0]]
-    read = [graph.tensors[name] for name in operator.inputs if name and graph.constant(name) is None]
-    return result.dtype == "float32" and all(each.shape == result.shape and each.dtype == "float32" for each in read)
 
 
 def _layer(operator: Operator, graph: Graph) -> Layer | None:

@@ -63,7 +63,12 @@ class IntegerPieces:
         layer = next((each for each in self._graph.operators if place.bias in each.inputs[2:3]), None)
         if layer is None or place.behind not in self._tensors:
             return None
-        operators = [each for each in self._behind(place.behind) if each in self._after(layer)]
+        dependent, computed = [layer], {*layer.outputs}
+        for operator in self._graph.operators:
+            if computed & {*operator.inputs}:
+                computed |= {*operator.outputs}
+                dependent.append(operator)
+        operators = [each for each in self._behind(place.behind) if each in dependent]
         whole = all(
             name in self._made(operators) or not name or self._tensors[name].data is not None
             for each in operators
@@ -71,15 +76,6 @@ class IntegerPieces:
             for name in each.inputs
         )
         return _Stretch(layer, tuple(operators), place.behind) if whole and layer in operators else None
-
-    def _after(self, layer: Operator) -> list[Operator]:
-        """Returns a layer and the operators that depend on it."""
-        known, found = {*layer.outputs}, [layer]
-        for operator in self._graph.operators:
-            if known & {*operator.inputs}:
-                known |= {*operator.outputs}
-                found.append(operator)
-        return found
 
     def _behind(self, name: str) -> list[Operator]:
         """Returns the operators that are still to be executed before a tensor is there."""

@@ -207,7 +207,12 @@ class _Quantiser:
         while root in self.adopted:
             root = self.adopted[root]
         if operator.kind == "RSQRT":
-            return self._inverse_root(operator, root)
+            # It covers the smallest input that is not stored as zero, and nothing beyond: a row of zeros has the
+            # inverse of the square root of epsilon, which would leave the other rows no bits.
+            most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
+            limits = self.ranges.get(root, Range(0.0, 0.0))
+            limits = Range(min(limits.min, most), min(limits.max, most))
+            return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
         form = self.measured(root, dtype)
         if operator.kind in ("ADD", "SUB") and root == name:
             computed = [self._taken(each, dtype) for each in operator.inputs if self.graph.constant(each) is None]
@@ -223,17 +228,6 @@ class _Quantiser:
             return False
         limits = self.ranges.get(data_input(operator), Range(0.0, 0.0))
         return not min(limits.min, 0.0) <= number <= max(limits.max, 0.0)
-
-    def _inverse_root(self, operator: Operator, name: str) -> Form:
-        """Returns the form of 1 / sqrt(x), which covers the smallest x that is not stored as zero, and nothing beyond.
-
-        A row of zeros has the inverse of the square root of epsilon, which would leave the other rows no bits.
-        """
-        dtype = self.dtype(operator)
-        most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
-        limits = self.ranges.get(name, Range(0.0, 0.0))
-        limits = Range(min(limits.min, most), min(limits.max, most))
-        return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
 
     def _taken(self, name: str, dtype: str) -> Form:
         """Returns the form in which an operator of that type reads a tensor."""

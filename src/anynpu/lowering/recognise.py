@@ -89,7 +89,9 @@ def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
     replaced: dict[str, list[onnx.NodeProto]] = {}
     for node in list(graph.node):
         match = _match(node, makers, readers, numbers) if node.op_type in _SEEDS else None
-        if match is not None and _same_type(infos, match.root, match.result) and match.result not in replaced:
+        if match is None or match.result in replaced or not {match.root, match.result} <= infos.keys():
+            continue
+        if infos[match.root].type == infos[match.result].type:
             replaced[match.result] = _written(match, graph, infos[match.result], makers[match.result].name)
     if not replaced and not bent:
         return model
@@ -107,10 +109,6 @@ def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
             kept.append(node)
     graph.node.extend(kept[::-1])
     return model
-
-
-def _same_type(infos: dict[str, onnx.ValueInfoProto], root: str, result: str) -> bool:
-    return root in infos and result in infos and infos[root].type == infos[result].type
 
 
 def _match(

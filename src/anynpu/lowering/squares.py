@@ -65,17 +65,12 @@ def variances(graph: Graph) -> Graph:
             Operator("RESHAPE", (variance, stored), (result,), Reshape(shape)),
         ]
         for reader in readers.get(result, ()):
-            if _keeps_positive(reader, graph) and reader.outputs[0] not in graph.outputs:
+            bounds = [array for name in reader.inputs if (array := graph.constant(name)) is not None]
+            low = len(bounds) == 1 and bounds[0].size == 1 and float(bounds[0].reshape(-1)[0]) <= 0
+            keeps = reader.kind == "RELU" or (reader.kind == "MAXIMUM" and low)  # what is above zero, as a variance is
+            if keeps and reader.outputs[0] not in graph.outputs:
                 same[reader.outputs[0]] = result
     return pruned(operators, tensors, graph.inputs, graph.outputs)
-
-
-def _keeps_positive(operator: Operator, graph: Graph) -> bool:
-    """Tells whether an operator cuts what is below zero, and nothing else."""
-    bounds = [array for name in operator.inputs if (array := graph.constant(name)) is not None]
-    return operator.kind == "RELU" or (
-        operator.kind == "MAXIMUM" and len(bounds) == 1 and bounds[0].size == 1 and float(bounds[0].reshape(-1)[0]) <= 0
-    )
 
 
 def _means(operator: Operator, graph: Graph, makers: dict[str, Operator]) -> Operator | None:

@@ -25,26 +25,19 @@ def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Grap
     operators: list[Operator] = []
     for operator in graph.operators:
         result = operator.outputs[0]
-        if result in origins and leaves(result, origins, net):
-            run = _run_of(graph, result, origins[result])
-            if len(run.operators) > 1 and any(each.kind in kinds for each in run.operators):
-                operators.append(Operator("FUNCTION", (run.source,), (result,), run))
-                continue
-        operators.append(operator)
+        source = origins[result] if result in origins and leaves(result, origins, net) else ""
+        run, needed, numbers = list[Operator](), {result}, dict[str, float]()
+        for each in reversed(graph.operators) if source else ():
+            if each.outputs[0] in needed - {source}:
+                run.append(each)
+                arrays = {name: graph.constant(name) for name in each.inputs}
+                numbers |= {name: float(array.reshape(-1)[0]) for name, array in arrays.items() if array is not None}
+                needed |= {name for name, array in arrays.items() if array is None}
+        if len(run) > 1 and any(each.kind in kinds for each in run):
+            operators.append(Operator("FUNCTION", (source,), (result,), Function(tuple(run[::-1]), numbers, source)))
+        else:
+            operators.append(operator)
     return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
-
-
-def _run_of(graph: Graph, result: str, source: str) -> Function:
-    """Returns the operators between two tensors."""
-    needed, numbers = {result}, dict[str, float]()
-    run: list[Operator] = []
-    for operator in reversed(graph.operators):
-        if operator.outputs[0] in needed - {source}:
-            run.append(operator)
-            arrays = {name: graph.constant(name) for name in operator.inputs}
-            numbers |= {name: float(array.reshape(-1)[0]) for name, array in arrays.items() if array is not None}
-            needed |= {name for name, array in arrays.items() if array is None}
-    return Function(tuple(reversed(run)), numbers, source)
 
 
 def tabled(graph: Graph, everywhere: bool = False) -> Graph:

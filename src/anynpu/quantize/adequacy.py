@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from anynpu.quantize.calibration import Dataset, sample_digests
 from anynpu.quantize.ranges import Range
 from anynpu.records.calibration import Calibration, MovingRange
-from anynpu.tensors import Array
 
 Floats = NDArray[np.float64]
 MOVES = 0.1
@@ -84,14 +83,12 @@ def calibration(
     return Calibration(
         samples=data.count,
         distinct=len({*sample_digests(data)}),
-        constant=all(_constant(array) for array in data.inputs.values()),
+        constant=all(
+            array[:1].size > 1 and all(bool((row == row.flat[0]).all()) for row in array)
+            for array in data.inputs.values()
+        ),
         moving=tuple(MovingRange(tensor=name, growth=round(share, 4)) for share, name in moving),
         limits={
             name: (min(lows), max(observed.highs[name])) for name, lows in observed.lows.items() if name not in scaled
         },
     )
-
-
-def _constant(array: Array) -> bool:
-    """Tells whether every sample of an input holds one value only."""
-    return array[:1].size > 1 and all(bool((row == row.flat[0]).all()) for row in array)

@@ -20,8 +20,11 @@ MOST_ELEMENTS = 1 << 16
 
 def store_known(model: Any) -> int:
     """Stores the results of operators that no input reaches in a model, and returns how many operators that spares."""
+    from ai_edge_litert.schema_py_generated import BufferT
+
     graph = model.subgraphs[0]
-    known = {i for i, t in enumerate(graph.tensors) if _is_stored(model, t)} | {-1}
+    stored = [buffer.data is not None and len(buffer.data) > 0 for buffer in model.buffers]
+    known = {i for i, t in enumerate(graph.tensors) if stored[t.buffer]} | {-1}
     spared = []
     for kind, op in zip(operator_names(model), graph.operators, strict=True):
         reached = {*op.inputs} - known
@@ -42,24 +45,10 @@ def store_known(model: Any) -> int:
     small = [op for op in spared if all(values[i].size <= MOST_ELEMENTS for i in op.outputs)]
     for op in small:
         for index in op.outputs:
-            _store(model, graph.tensors[index], values[index])
+            tensor, buffer = graph.tensors[index], BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(values[index]).tobytes(), np.uint8)
+            tensor.buffer, tensor.shape = len(model.buffers), np.asarray(values[index].shape, np.int32)
+            tensor.shapeSignature = None
+            model.buffers.append(buffer)
     graph.operators = [op for op in graph.operators if not any(op is other for other in small)]
     return len(small)
-
-
-def _is_stored(model: Any, tensor: Any) -> bool:
-    data = model.buffers[tensor.buffer].data
-    return data is not None and len(data) > 0
-
-
-def _store(model: Any, tensor: Any, values: Any) -> None:
-    from ai_edge_litert.schema_py_generated import BufferT
-
-    buffer = BufferT()
-    buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-    model.buffers.append(buffer)
-    tensor.buffer, tensor.shape, tensor.shapeSignature = (
-        len(model.buffers) - 1,
-        np.asarray(values.shape, np.int32),
-        None,
-    )

@@ -84,7 +84,13 @@ def whole_operators(graph: onnx.GraphProto) -> Whole:
         if node.op_type in (*_NORMS, "ReduceMean"):
             sums |= _named(_sums(node.input[0], wiring))
     if sums or any(node.op_type in _NORMS for node in found.values()):
-        found |= _tail(graph)
+        # What lies behind the last products too, such as the pooling of a sentence's tokens.
+        needed: set[str] = set()
+        for node in reversed(graph.node):
+            if node.op_type in _PRODUCTS or needed & {*node.output}:
+                needed |= {*node.input}
+        behind = (node for node in graph.node if node.op_type not in _PRODUCTS and not needed & {*node.output})
+        found |= _named(behind)
     # Rounded before and behind, a softmax becomes ONNX Runtime's integer one, which loses it over many places.
     whole = (*_NORMS, "ReduceMean", "Softmax")
     readers = [*sums.values(), *(node for node in found.values() if node.op_type in whole)]
@@ -94,15 +100,6 @@ def whole_operators(graph: onnx.GraphProto) -> Whole:
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     return {node.name: node for node in nodes}
-
-
-def _tail(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Returns the nodes behind the last products, such as the pooling of a sentence's tokens."""
-    needed: set[str] = set()
-    for node in reversed(graph.node):
-        if node.op_type in _PRODUCTS or needed & {*node.output}:
-            needed |= {*node.input}
-    return _named(node for node in graph.node if node.op_type not in _PRODUCTS and not needed & {*node.output})
 
 
 def _scores(softmax: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:

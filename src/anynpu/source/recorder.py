@@ -263,7 +263,12 @@ class Recorder:
 
     def mentioned_files(self, sources: Sequence[Path]) -> Iterator[str]:
         """Yields the files that texts in the user's code name: a library in C may open one unheard."""
-        texts = {(text, source.parent) for source in sources for text in _texts(source)}
+        texts = {
+            (node.value, source.parent)
+            for source in sources
+            for node in _nodes(source)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) < 256
+        }
         texts |= {(text, Path()) for text in self.mentioned}
         for text, folder in texts:
             for place in (Path(text), folder / text):
@@ -294,23 +299,16 @@ def _only_existence(function: str) -> bool:
     return bool(names) and (bool(_EXISTENCE & {*names}) or not {"stat", "getmtime", "getsize", "getctime"} & {*names})
 
 
-def _parsed(source: Path) -> ast.Module | None:
-    with suppress(SyntaxError, ValueError, OSError):
-        return ast.parse(source.read_bytes())
-    return None
-
-
-def _texts(source: Path) -> Iterator[str]:
-    tree = None if installed(str(source)) else _parsed(source)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) < 256:
-            yield node.value
+def _nodes(source: Path) -> Iterator[ast.AST]:
+    """Yields the nodes of a file of the user's."""
+    if not installed(str(source)):
+        with suppress(SyntaxError, ValueError, OSError):
+            yield from ast.walk(ast.parse(source.read_bytes()))
 
 
 def _unknowable(source: Path) -> Iterator[str]:
     """Yields what a file of the user's calls that gives something else each time."""
-    tree = None if installed(str(source)) else _parsed(source)
-    for node in ast.walk(tree) if tree else ():
+    for node in _nodes(source):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)

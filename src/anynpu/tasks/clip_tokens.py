@@ -57,7 +57,14 @@ class ClipTokens:
         cached = self._known
         for word in _words(text):
             ids = cached.get(word)
-            tokens.extend(self._learn(word) if ids is None else ids)
+            if ids is None:
+                symbols = "".join(map(self._bytes.__getitem__, word.encode("utf-8")))
+                ids = tuple(token.id for token in self._merge(symbols))
+                if len(word) <= LONGEST_CACHED:
+                    if len(self._known) >= MOST_CACHED:
+                        self._known = dict(self._specials)
+                    self._known[word] = ids
+            tokens.extend(ids)
             if most is not None and len(tokens) >= most:
                 return tokens[:most]
         return tokens
@@ -69,15 +76,6 @@ class ClipTokens:
             ids = self.encode(text, length - 2)
             row[: len(ids) + 2] = [self.start, *ids, self.end]
         return rows
-
-    def _learn(self, word: str) -> tuple[int, ...]:
-        symbols = "".join(map(self._bytes.__getitem__, word.encode("utf-8")))
-        ids = tuple(token.id for token in self._merge(symbols))
-        if len(word) <= LONGEST_CACHED:
-            if len(self._known) >= MOST_CACHED:
-                self._known = dict(self._specials)
-            self._known[word] = ids
-        return ids
 
 
 def _words(text: str) -> Iterable[str]:

@@ -234,11 +234,19 @@ def _of_stride(layout: Layout, rows: list[Rows], stride: int, confidence: float)
         return [(_corners(real[:2], real[2:4]), real[4] * real[5:])]
     split = 4 * layout.head.reg_max if stride else 4
     boxes, scores = rows if len(rows) == 2 else (rows[0][:split], rows[0][split:])
-    if stride:
-        return [_anchorless(layout, boxes, scores, stride, confidence)]
-    at = scores.above(confidence)
-    real = boxes.real(at)
-    return [(_corners(real[:2], real[2:]), scores.columns(at))]
+    if not stride:
+        at = scores.above(confidence)
+        real = boxes.real(at)
+        return [(_corners(real[:2], real[2:]), scores.columns(at))]
+    at = scores.above(_logit(confidence))
+    sides = boxes.real(at).reshape(4, layout.head.reg_max, len(at))
+    if layout.head.reg_max > 1:  # the distances to the four sides are means of distributions
+        weights = np.exp(sides - sides.max(1, keepdims=True))
+        bins = np.arange(layout.head.reg_max, dtype=np.float32)
+        sides = (weights * bins[:, None]).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
+    centre = _places(layout, at, stride) + np.float32(0.5)
+    corners = np.concatenate([centre - sides[:2, 0], centre + sides[2:, 0]]) * np.float32(stride)
+    return [(corners, _sigmoid(scores.columns(at)))]
 
 
 def _logit(confidence: float) -> float:
@@ -254,19 +262,6 @@ def _sigmoid(values: Array) -> Array:
 def _corners(centre: Array, sides: Array) -> Array:
     half = sides / 2
     return np.concatenate([centre - half, centre + half])
-
-
-def _anchorless(layout: Layout, boxes: Rows, scores: Rows, stride: int, confidence: float) -> tuple[Array, Array]:
-    """Reads maps of versions 8 and 11: the distances to the four sides are means of distributions."""
-    at = scores.above(_logit(confidence))
-    sides = boxes.real(at).reshape(4, layout.head.reg_max, len(at))
-    if layout.head.reg_max > 1:
-        weights = np.exp(sides - sides.max(1, keepdims=True))
-        bins = np.arange(layout.head.reg_max, dtype=np.float32)
-        sides = (weights * bins[:, None]).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
-    centre = _places(layout, at, stride) + np.float32(0.5)
-    corners = np.concatenate([centre - sides[:2, 0], centre + sides[2:, 0]]) * np.float32(stride)
-    return corners, _sigmoid(scores.columns(at))
 
 
 def _anchored(layout: Layout, rows: Rows, stride: int, confidence: float) -> list[tuple[Array, Array]]:

@@ -214,7 +214,10 @@ class Fit:
             self._resume(checkpoint)
         # Labels may lead away from the float model; without them that is harm.
         untrained = math.inf if self.history or self.labels is not None else self.held_out_loss()
-        while len(self.history) < self.epochs and not self._stalled():
+        while len(self.history) < self.epochs:
+            losses = [epoch.held_out_loss for epoch in self.history]
+            if len(losses) > PATIENCE and min(losses[-PATIENCE:]) > FORGIVEN * min(losses[:-PATIENCE]):
+                break  # the held-out loss has risen for good
             epoch = self._epoch(len(self.history))
             if not self.history and epoch.held_out_loss > untrained and self.retries < RETRIES:
                 self.student.module.load_state_dict(self.best, strict=False)
@@ -236,11 +239,6 @@ class Fit:
         self.retries += retries
         for group in self.optimiser.param_groups:
             group["first"] *= RETRY_RATE**retries
-
-    def _stalled(self) -> bool:
-        """Tells whether the held-out loss has risen for good."""
-        losses = [epoch.held_out_loss for epoch in self.history]
-        return len(losses) > PATIENCE and min(losses[-PATIENCE:]) > FORGIVEN * min(losses[:-PATIENCE])
 
     def _epoch(self, number: int) -> Epoch:
         order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)

@@ -60,7 +60,13 @@ def softplus(at: Lowering, node: Node) -> None:
 def clip(at: Lowering, node: Node) -> None:
     """RELU6 or RELU where the limits are theirs, otherwise MAXIMUM and MINIMUM."""
     if any(node.input(place) and at.constant(node.input(place)) is None for place in (1, 2)):
-        _clip_computed(at, node)
+        axes = at.axes(node.input(0))
+        tensor = at.stored(node.input(0), axes)
+        shape = at.tensors[tensor].shape
+        for place, limit in ((1, "MAXIMUM"), (2, "MINIMUM")):
+            if node.input(place):
+                tensor = at.emit(limit, (tensor, at.operand(node.input(place), axes)), shape, stem=node.output)
+        at.give(node.output, tensor, axes)
         return
     low, high = (_limit(at, node, place, name) for place, name in ((1, "min"), (2, "max")))
     kinds: dict[tuple[float | None, float | None], str] = {(0.0, 6.0): "RELU6", (0.0, None): "RELU"}
@@ -79,16 +85,6 @@ def _clipped(at: Lowering, node: Node, low: float | None, high: float | None) ->
         tensor = at.emit("MAXIMUM", (tensor, at.value("low", low, tensor)), shape, stem=node.output)
     if high is not None:
         tensor = at.emit("MINIMUM", (tensor, at.value("high", high, tensor)), shape, stem=node.output)
-    at.give(node.output, tensor, axes)
-
-
-def _clip_computed(at: Lowering, node: Node) -> None:
-    axes = at.axes(node.input(0))
-    tensor = at.stored(node.input(0), axes)
-    shape = at.tensors[tensor].shape
-    for place, kind in ((1, "MAXIMUM"), (2, "MINIMUM")):
-        if node.input(place):
-            tensor = at.emit(kind, (tensor, at.operand(node.input(place), axes)), shape, stem=node.output)
     at.give(node.output, tensor, axes)
 
 

@@ -85,11 +85,19 @@ def _by_stored(at: Lowering, node: Node, data: str, weights: Array, turned: bool
 def _by_computed(at: Lowering, node: Node, first: str, second: str) -> None:
     shape = at.shape(node.output)
     if min(at.rank(first), at.rank(second)) < 2:
-        _vectors(at, node, first, second)
+        # A side with one axis is a matrix of one row or column.
+        left, right = at.shape(first), at.shape(second)
+        a, b = at.stored(first, plain(len(left))), at.stored(second, plain(len(right)))
+        a = at.reshape(a, (1, *left)) if len(left) == 1 else a
+        b = at.reshape(b, (*right, 1)) if len(right) == 1 else b
+        rows, columns = at.tensors[a].shape[-2], at.tensors[b].shape[-1]
+        leading = np.broadcast_shapes(at.tensors[a].shape[:-2], at.tensors[b].shape[:-2])
+        result = batched(at, a, b, (*leading, rows, columns), node.output)
+        at.give(node.output, at.reshape(result, shape))
         return
-    left, left_turned = _matrices(at, first, len(shape))
-    right, right_turned = _matrices(at, second, len(shape))
-    result = batched(at, left, right, shape, node.output, adj_x=left_turned, adj_y=right_turned)
+    a, a_turned = _matrices(at, first, len(shape))
+    b, b_turned = _matrices(at, second, len(shape))
+    result = batched(at, a, b, shape, node.output, adj_x=a_turned, adj_y=b_turned)
     at.give(node.output, result)
 
 
@@ -101,16 +109,3 @@ def _matrices(at: Lowering, name: str, rank: int) -> tuple[str, bool]:
     tensor = at.stored(name, turned if is_turned else plain(own))
     missing = rank - own
     return (at.reshape(tensor, (1,) * missing + at.tensors[tensor].shape) if missing else tensor), is_turned
-
-
-def _vectors(at: Lowering, node: Node, first: str, second: str) -> None:
-    """A side with one axis is a matrix of one row or column."""
-    left, right = at.shape(first), at.shape(second)
-    a = at.stored(first, plain(len(left)))
-    b = at.stored(second, plain(len(right)))
-    a = at.reshape(a, (1, *left)) if len(left) == 1 else a
-    b = at.reshape(b, (*right, 1)) if len(right) == 1 else b
-    rows, columns = at.tensors[a].shape[-2], at.tensors[b].shape[-1]
-    leading = np.broadcast_shapes(at.tensors[a].shape[:-2], at.tensors[b].shape[:-2])
-    result = batched(at, a, b, (*leading, rows, columns), node.output)
-    at.give(node.output, at.reshape(result, at.shape(node.output)))

@@ -78,14 +78,13 @@ def joined(at: Lowering, tensors: list[str], place: int, stem: str) -> str:
     """Returns a CONCATENATION along a stored axis; of more tensors than TFLite-Micro takes, one of several."""
     while len(tensors) > 1:
         parts = [tensors[start : start + MOST_JOINED] for start in range(0, len(tensors), MOST_JOINED)]
-        tensors = [part[0] if len(part) == 1 else _joined(at, part, place, stem) for part in parts]
+        tensors = []
+        for part in parts:
+            shape = list(at.tensors[part[0]].shape)
+            shape[place] = sum(at.tensors[name].shape[place] for name in part)
+            whole = len(part) == 1
+            tensors.append(part[0] if whole else at.emit("CONCATENATION", part, shape, Concatenation(axis=place), stem))
     return tensors[0]
-
-
-def _joined(at: Lowering, tensors: list[str], place: int, stem: str) -> str:
-    shape = list(at.tensors[tensors[0]].shape)
-    shape[place] = sum(at.tensors[name].shape[place] for name in tensors)
-    return at.emit("CONCATENATION", tensors, shape, Concatenation(axis=place), stem)
 
 
 @operator("Split")

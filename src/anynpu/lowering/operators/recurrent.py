@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,7 +122,7 @@ def recurrent(at: Lowering, node: Node) -> None:
         raise Refused("layout 1")
     if node.input(7) and np.any(required(at.constant(node.input(7)), "the peepholes")):
         raise Refused("peepholes")
-    steps, batch, _ = at.shape(node.input(0))
+    steps, batch, width = at.shape(node.input(0))
     if steps > MOST_STEPS:
         raise Refused(f"{steps} steps: unrolled are at most {MOST_STEPS}")
     if node.input(4):
@@ -135,26 +135,22 @@ def recurrent(at: Lowering, node: Node) -> None:
     outputs, hiddens, cells = [], [], []
     for number, backwards in enumerate(ways):
         way = _Direction(at, node, number)
+        flat = at.reshape(rows, (steps * batch, width))
         order = range(steps - 1, -1, -1) if backwards else range(steps)
-        states = _states(at, node, way, rows, order, batch)
+        gates = dense(at, flat, way.weights, way.input_bias(), f"{node.name}/inputs")
+        wide = at.tensors[gates].shape[-1]
+        state = _State(_initial(at, node.input(5), number), _initial(at, node.input(6), number))
+        advance: Callable[[str, _State], _State] = {"LSTM": way.lstm, "GRU": way.gru, "RNN": way.rnn}[node.op]
+        states = []
+        for step in order:
+            state = advance(sliced(at, gates, [step * batch, 0], [batch, wide], f"{node.name}/step"), state)
+            states.append(state)
         ordered = states[::-1] if backwards else states
         last = states[-1]
         outputs.append([state.hidden or "" for state in ordered])
         hiddens.append(last.hidden or "")
         cells.append(last.cell or "")
     _give(at, node, outputs, hiddens, cells, (steps, batch))
-
-
-def _states(at: Lowering, node: Node, way: _Direction, rows: str, order: Iterable[int], batch: int) -> list[_State]:
-    steps, _, width = at.tensors[rows].shape
-    gates = dense(at, at.reshape(rows, (steps * batch, width)), way.weights, way.input_bias(), f"{node.name}/inputs")
-    state = _State(_initial(at, node.input(5), way.number), _initial(at, node.input(6), way.number))
-    step: Callable[[str, _State], _State] = {"LSTM": way.lstm, "GRU": way.gru, "RNN": way.rnn}[node.op]
-    states, wide = [], at.tensors[gates].shape[-1]
-    for number in order:
-        state = step(sliced(at, gates, [number * batch, 0], [batch, wide], f"{node.name}/step"), state)
-        states.append(state)
-    return states
 
 
 def _initial(at: Lowering, name: str, number: int) -> str | None:

@@ -27,7 +27,12 @@ def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) 
     shape = tuple(1 if place in places else size for place, size in enumerate(whole))
     rows = [size for place, size in enumerate(whole) if place not in places]
     length = math.prod(whole[len(rows) :])
-    parts = _parts(length)
+    # A mean over a long axis is means over factors of its length, one after the other.
+    parts, rest = list[int](), length
+    while rest > MOST_REDUCED:
+        parts.append(next((size for size in range(MOST_REDUCED, 1, -1) if rest % size == 0), rest))
+        rest //= parts[-1]
+    parts += [rest] if rest > 1 or not parts else []
     flattens = len(places) > 1 or len(whole) > 3 or len(parts) > 1
     if kind == "MEAN" and places == list(range(len(rows), len(whole))) and flattens:
         # The NPU takes the mean along the last of two axes, however many they are in the model.
@@ -37,16 +42,6 @@ def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) 
             tensor = reduced(at, kind, flat, [1], stem)
         return at.reshape(tensor, shape)
     return at.emit(kind, (tensor, at.store(int32(places), "axes")), shape, Reducer(True), stem)
-
-
-def _parts(length: int) -> list[int]:
-    """Returns factors of a length, so that a mean over it is means over them, one after the other."""
-    parts = []
-    while length > MOST_REDUCED:
-        part = next((size for size in range(MOST_REDUCED, 1, -1) if length % size == 0), length)
-        parts.append(part)
-        length //= part
-    return [*parts, length] if length > 1 or not parts else parts
 
 
 def summed(at: Lowering, tensor: str, places: list[int], stem: str) -> str:

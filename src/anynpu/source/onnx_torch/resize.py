@@ -81,19 +81,14 @@ def _nearest(node: Node, sides: list[tuple[int, int, float]]) -> str:
     possible = {"nearest": 0.0, "nearest-exact": 0.5}
     for old, new, scale in sides:
         wanted = np.clip(rounding(_places(mode, old, new, scale)), 0, old - 1)
-        possible = {
-            name: shift for name, shift in possible.items() if np.array_equal(wanted, _picked_by_torch(shift, old, new))
-        }
+        for name, shift in list(possible.items()):
+            # torch computes in single precision, which decides ties
+            at = (np.arange(new, dtype=np.float32) + np.float32(shift)) * np.float32(old / new)
+            if not np.array_equal(wanted, np.clip(np.floor(at), 0, old - 1)):
+                del possible[name]
     if not possible:
         raise Refused(f"Resize to the nearest element with {mode} places at this size has no exact equivalent in torch")
     return next(iter(possible))
-
-
-def _picked_by_torch(shift: float, old: int, new: int) -> NDArray[np.float32]:
-    """The elements that torch picks; it computes in single precision, which decides ties."""
-    at = np.arange(new, dtype=np.float32) + np.float32(shift)
-    picked: NDArray[np.float32] = np.clip(np.floor(at * np.float32(old / new)), 0, old - 1)
-    return picked
 
 
 def _between(node: Node, sides: list[tuple[int, int, float]], clamp: bool) -> tuple[bool, bool]:

@@ -28,19 +28,6 @@ CARD = Card(
 RECIPE = Recipe(samples=10000, epochs=40, quantised_epochs=4, learning_rate=2e-3, weight_decay=1e-4)
 
 
-def _machine(rng: np.random.Generator, time: Array, weak: int) -> Array:
-    """Returns the hum of a motor: harmonics of its speed, gear tones, and load."""
-    speed, load = rng.uniform(180, 320), rng.uniform(0.3, 1)
-    wave = np.zeros_like(time)
-    for order in range(1, 13):
-        strength = 0.03 if order == weak else 1.0
-        loudness = strength * load / (1 + 0.15 * (order - 4) ** 2) * rng.uniform(0.8, 1.2)
-        wave += loudness * np.sin(2 * np.pi * speed * order * time + rng.uniform(0, 6.28))
-    for ratio in (15.3, 21.7):
-        wave += 0.3 * load * np.sin(2 * np.pi * speed * ratio * time + rng.uniform(0, 6.28))
-    return wave
-
-
 def _fault(rng: np.random.Generator, time: Array, kind: str) -> Array:
     strength = rng.uniform(0.3, 1.0)
     if kind == "bearing tone":
@@ -61,7 +48,16 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int
     label = index % 2 if split == "test" else 0
     kind = FAULTS[index // 2 % len(FAULTS)] if label else ""
     time = (np.arange(LENGTH) / RATE_HZ).astype(np.float32)
-    wave = _machine(rng, time, int(rng.integers(2, 8)) if kind == "weak blade" else 0)
+    weak = int(rng.integers(2, 8)) if kind == "weak blade" else 0
+    # The hum of a motor: harmonics of its speed, gear tones, and load.
+    speed, load = rng.uniform(180, 320), rng.uniform(0.3, 1)
+    wave = np.zeros_like(time)
+    for order in range(1, 13):
+        strength = 0.03 if order == weak else 1.0
+        loudness = strength * load / (1 + 0.15 * (order - 4) ** 2) * rng.uniform(0.8, 1.2)
+        wave += loudness * np.sin(2 * np.pi * speed * order * time + rng.uniform(0, 6.28))
+    for ratio in (15.3, 21.7):
+        wave += 0.3 * load * np.sin(2 * np.pi * speed * ratio * time + rng.uniform(0, 6.28))
     colour = np.cumsum(rng.standard_normal(LENGTH)) * 0.004 + rng.standard_normal(LENGTH) * 0.06
     wave = wave + rng.uniform(0.7, 1.4) * colour + _fault(rng, time, kind)
     levels = np.log10(band_energies(wave, WINDOW, HOP, BANDS, mel=False) + 1e-2)
