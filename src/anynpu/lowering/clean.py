@@ -72,7 +72,7 @@ def without_idle(graph: Graph) -> Graph:
     A number that broadcasts is read with its axes of one: NPUs have no tensors without axes.
     """
     same: dict[str, str] = {}
-    given: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     readers = graph.readers()
     operators: list[Operator] = []
     for operator in graph.operators:
@@ -92,13 +92,13 @@ def without_idle(graph: Graph) -> Graph:
             if alike and result not in graph.outputs:
                 same[result] = source
                 continue
-            if alike and source not in (*graph.inputs, *graph.outputs, *given):  # its maker gives the output itself
-                given[source] = result
+            if alike and source not in (*graph.inputs, *graph.outputs, *outputs):  # its maker gives the output itself
+                outputs[source] = result
                 continue
         operators.append(operator)
 
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(given.get(name, name) for name in names)
+        return tuple(outputs.get(name, name) for name in names)
 
     operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in operators]
     return _rebuilt(graph, operators, dict(graph.tensors))

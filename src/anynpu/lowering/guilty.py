@@ -49,7 +49,7 @@ def _run(graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
     answers = runner(graph, names)
 
     def run(feed: Mapping[str, Array]) -> list[Array]:
-        found = answers({name: array.astype(graph.tensors[name].dtype) for name, array in feed.items()})
-        return [found[name] for name in names]
+        results = answers({name: array.astype(graph.tensors[name].dtype) for name, array in feed.items()})
+        return [results[name] for name in names]
 
     return run

@@ -46,9 +46,9 @@ __all__ = ["in_layout", "quantize_file", "read_specs"]
 Figures = dict[str, Any]
 
 
-def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> Dataset:
-    """Returns the data with the axes of each input moved from the layout of `given` to that of `wanted`."""
-    old, new = by_name(given), by_name(wanted)
+def in_layout(data: Dataset, specs: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> Dataset:
+    """Returns the data with the axes of each input moved from the layout of `specs` to that of `wanted`."""
+    old, new = by_name(specs), by_name(wanted)
     moved = {
         name: _whole(seen_as(array, old[name].layout, new[name].layout), new[name])
         for name, array in data.inputs.items()

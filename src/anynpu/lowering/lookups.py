@@ -52,14 +52,14 @@ def settled(graph: Graph, numbers: Collection[str]) -> tuple[dict[str, Range], l
 def small_lookups(graph: Graph) -> dict[str, list[str]]:
     """Returns the inputs that nothing but look-ups in small tables read, or that are made real at once, each with the
     tensors it is moved to."""
-    found = dict[str, list[str]]()
+    moved_to = dict[str, list[str]]()
     for name in graph.inputs:
         moved, users = _readers(graph, name)
         compared = sum(_compared(user, graph) for user in users)
         inside = not {*moved} & {*graph.outputs} and graph.tensors[name].dtype == "int32"
         if inside and users and compared <= MOST_COMPARED:
-            found[name] = moved
-    return found
+            moved_to[name] = moved
+    return moved_to
 
 
 def _readers(graph: Graph, name: str) -> tuple[list[str], list[Operator]]:

@@ -147,8 +147,8 @@ def _cut(operator: Operator, tensors: dict[str, Tensor]) -> list[Operator]:
     operators: list[Operator] = []
     name = _reshaped(operators, tensors, source, _joined(before, runs), f"{result}/whole")
     bounds = []
-    for number, given in enumerate(operator.inputs[1:]):
-        values = [int(each) for each in np.asarray(tensors[given].data)]
+    for number, bound in enumerate(operator.inputs[1:]):
+        values = [int(each) for each in np.asarray(tensors[bound].data)]
         # Of a run that stays whole: from zero, to its end or in its size, one by one.
         joined = [
             values[run[0]] if len(run) == 1 else (0, math.prod(before[a] for a in run), 1)[number] for run in runs

@@ -155,12 +155,12 @@ def runner(graph: Graph, names: Collection[str] = (), reuse: bool = False) -> Ru
     """
     computed = {*graph.inputs, *graph.makers()}
     wanted = [name for name in graph.tensors if name in computed and (not names or name in names)]
-    made = tuple(name for name in wanted if name not in graph.inputs)
+    inner = tuple(name for name in wanted if name not in graph.inputs)
     # XNNPACK, which is four times as fast as the kernels without a delegate, keeps inner tensors to itself: as outputs
     # of the graph they come out of it.
-    interpreter = open_interpreter(to_bytes(replace(graph, outputs=made or graph.outputs)), DELEGATED, threads=1)
+    interpreter = open_interpreter(to_bytes(replace(graph, outputs=inner or graph.outputs)), DELEGATED, threads=1)
     inputs = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
-    indices = {entry["name"]: entry["index"] for entry in interpreter.get_output_details() if made}
+    indices = {entry["name"]: entry["index"] for entry in interpreter.get_output_details() if inner}
 
     def run(sample: dict[str, Array]) -> dict[str, Array]:
         for name, array in sample.items():

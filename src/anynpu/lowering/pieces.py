@@ -79,12 +79,12 @@ class IntegerPieces:
 
     def _behind(self, name: str) -> list[Operator]:
         """Returns the operators that are still to be executed before a tensor is there."""
-        needed, found = {name}, list[Operator]()
+        needed, operators = {name}, list[Operator]()
         for operator in reversed(self._left):
             if needed & {*operator.outputs}:
                 needed |= {*operator.inputs}
-                found.append(operator)
-        return found[::-1]
+                operators.append(operator)
+        return operators[::-1]
 
     @staticmethod
     def _made(operators: Collection[Operator]) -> set[str]:

@@ -64,8 +64,8 @@ def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
     names = sorted({("", node.op_type) for node in model.graph.node if _is_function(node)})
     for node in model.graph.node:
         if _is_function(node):  # the inliner forgets attributes that are not given
-            schema, given = defs.get_schema(node.op_type), {item.name for item in node.attribute}
-            defaults = [item.default_value for name, item in schema.attributes.items() if name not in given]
+            schema, stated = defs.get_schema(node.op_type), {item.name for item in node.attribute}
+            defaults = [item.default_value for name, item in schema.attributes.items() if name not in stated]
             node.attribute.extend(item for item in defaults if item.type != onnx.AttributeProto.UNDEFINED)
     for name in names:
         try:

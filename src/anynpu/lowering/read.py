@@ -73,17 +73,17 @@ def _settings(kind: str, settings: Any) -> Options | None:
     table = type(settings).__name__.removesuffix("OptionsT")
     if table in EMPTY_TABLES.values():
         return None
-    found: type[Options] | None = getattr(tables, table, None)
-    if found is None:
+    options: type[Options] | None = getattr(tables, table, None)
+    if options is None:
         if all(not getattr(settings, field) for field in vars(settings)):
             return None
         raise KeyError(table)
-    names = {camel(item.name) for item in dataclasses.fields(found)} | HARMLESS
+    names = {camel(item.name) for item in dataclasses.fields(options)} | HARMLESS
     if any(getattr(settings, field) for field in {*vars(settings)} - names):
         raise KeyError(table)
-    hints = get_type_hints(found)
+    hints = get_type_hints(options)
     values: dict[str, Any] = {}
-    for item in dataclasses.fields(found):
+    for item in dataclasses.fields(options):
         value = getattr(settings, camel(item.name))
         if item.name in _ENUMS:
             value = _enum(_ENUMS[item.name])[int(value)]
@@ -94,4 +94,4 @@ def _settings(kind: str, settings: Any) -> Options | None:
         else:
             value = hints[item.name](value)
         values[item.name] = value
-    return found(**values)
+    return options(**values)

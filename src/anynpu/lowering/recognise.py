@@ -166,26 +166,26 @@ def _behind(root: str, readers: dict[str, list[onnx.NodeProto]], values: dict[st
             yield node
 
 
-def _fit(found: Array) -> tuple[_Shape, float, float] | None:
+def _fit(values: Array) -> tuple[_Shape, float, float] | None:
     """Returns a function f with k and s where the values are k * f(s * x) on the grid."""
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         return None
     # A sum of steps: g(x) - g(-x) = slope * x for each of these functions, at any scale.
-    slope = float(found[192] - found[0]) / 12
+    slope = float(values[192] - values[0]) / 12
     step = 1 / 16
     at = int(np.argmin(np.abs(_GRID[193:] - step))) + 193
     if not slope:
         return None
-    rise = (float(found[at]) / (slope * step) - 0.5) / step
+    rise = (float(values[at]) / (slope * step) - 0.5) / step
     for shape in _SHAPES:
-        for scale in (1.0, *_refined(shape, rise, found, slope)):
+        for scale in (1.0, *_refined(shape, rise, values, slope)):
             wanted = slope / scale * shape.function(scale * _GRID)
-            if np.abs(wanted - found).max() <= _CLOSE * np.abs(found).max():
+            if np.abs(wanted - values).max() <= _CLOSE * np.abs(values).max():
                 return shape, slope / scale, scale
     return None
 
 
-def _refined(shape: _Shape, rise: float, found: Array, slope: float) -> Iterator[float]:
+def _refined(shape: _Shape, rise: float, values: Array, slope: float) -> Iterator[float]:
     """Gives the scale of the argument that a rise near zero means, made exact by a few secant steps."""
     scale = shape.scale(rise)
     if not _SCALES[0] < abs(scale) < _SCALES[1]:
@@ -193,7 +193,7 @@ def _refined(shape: _Shape, rise: float, found: Array, slope: float) -> Iterator
     where = np.abs(_GRID - 1 / scale).argmin()
 
     def miss(s: float) -> float:
-        return float(slope / s * shape.function(s * _GRID[where : where + 1])[0] - found[where])
+        return float(slope / s * shape.function(s * _GRID[where : where + 1])[0] - values[where])
 
     before, after = scale * 1.01, scale
     for _ in range(20):

@@ -46,19 +46,19 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
     # The sums that a normalisation reads, and those that they are sums of
-    found: set[str] = set()
+    sums: set[str] = set()
     waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]
     while waiting:
         maker = makers.get(waiting.pop())
-        if maker is None or maker.outputs[0] in found | wide:
+        if maker is None or maker.outputs[0] in sums | wide:
             continue
         # A stored factor for each channel, as `smooth.py` puts there.
         scaled = maker.kind == "MUL" and any(graph.constant(name) is not None for name in maker.inputs)
         if maker.kind not in _CARRY and not scaled:
             continue
-        found.add(maker.outputs[0])
+        sums.add(maker.outputs[0])
         waiting += [name for name in maker.inputs if graph.constant(name) is None]
-    return frozenset(wide | found)
+    return frozenset(wide | sums)
 
 
 def _distance(near: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:
@@ -85,18 +85,18 @@ def around(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
     """Returns the first result of each operator that makes or reads one of the tensors, and of those that read it as
     it is moved: only so is it rounded nowhere."""
     makers, readers = graph.makers(), graph.readers()
-    found: set[str] = set()
+    results: set[str] = set()
     for tensor in tensors:
         if tensor in makers:
-            found.add(makers[tensor].outputs[0])
+            results.add(makers[tensor].outputs[0])
         waiting = list(readers.get(tensor, ()))
         while waiting:
             operator = waiting.pop()
-            if operator.outputs[0] not in found:
-                found.add(operator.outputs[0])
+            if operator.outputs[0] not in results:
+                results.add(operator.outputs[0])
                 moved = operator.kind in KEEPS_SCALE
                 waiting += [each for name in operator.outputs for each in readers.get(name, ())] if moved else []
-    return frozenset(found)
+    return frozenset(results)
 
 
 def chosen_wide(graph: Graph, tensors: Collection[str]) -> frozenset[str]:

@@ -126,8 +126,8 @@ def checked(
     missing = [name for name in wanted if name not in arrays]
     unexpected = [name for name in arrays if name not in wanted]
     if missing:
-        found = ", ".join(arrays) or "nothing"
-        raise ConfigError(f"{source} lacks input {missing[0]}{near(missing[0], unexpected)}; it holds {found}")
+        names = ", ".join(arrays) or "nothing"
+        raise ConfigError(f"{source} lacks input {missing[0]}{near(missing[0], unexpected)}; it holds {names}")
     if unexpected:
         raise ConfigError(
             f"{source} holds {unexpected[0]}, which is not an input of the model", "inputs: " + ", ".join(wanted)

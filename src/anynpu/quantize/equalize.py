@@ -106,7 +106,7 @@ class Pair:
 
 def pairs(net: Net) -> list[Pair]:
     """Returns the pairs of layers between which channels may be scaled."""
-    found = []
+    scalable = []
     for operation in net.operations:
         first = net.owned_layer(operation)
         tensors, observed = [operation.result], operation.result
@@ -120,8 +120,8 @@ def pairs(net: Net) -> list[Pair]:
         second = net.taking(reader, tensors[-1], first.shape[first.output_axis])
         whole = second is not None and (second.groups == 1 or second.shape[second.output_axis] == second.groups)
         if second is not None and whole and second.channel_axis == first.channel_axis:
-            found.append(Pair(first, second, tuple(tensors), observed))
-    return found
+            scalable.append(Pair(first, second, tuple(tensors), observed))
+    return scalable
 
 
 def _only_reader(operation: Operation, net: Net) -> Operation | None:

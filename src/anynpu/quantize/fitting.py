@@ -67,8 +67,8 @@ class Moments:
         self._add(read.transpose(0, 2, 1, 3).reshape(window.groups, len(places), -1), total / len(places))
 
     def _add(self, read: Floats, weight: float) -> None:
-        found = weight * np.matmul(read.transpose(0, 2, 1), read)
-        self.sums = found if self.sums is None else self.sums + found
+        products = weight * np.matmul(read.transpose(0, 2, 1), read)
+        self.sums = products if self.sums is None else self.sums + products
 
 
 def fitted(weights: Array, moments: Moments, scales: Sequence[float] | Array, bits: int) -> Floats:

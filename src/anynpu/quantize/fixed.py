@@ -95,13 +95,13 @@ class Stated:
             return None
         if form.range is not None:
             limits = Range(*form.range)
-            made, other = (quantization_for(limits, dtype, symmetric) for symmetric in (dtype == "int16", False))
-            points = [each.zero_point for each in (made, other) if np.allclose(each.scale, form.scale, 1e-5, 0)]
+            usual, other = (quantization_for(limits, dtype, symmetric) for symmetric in (dtype == "int16", False))
+            points = [each.zero_point for each in (usual, other) if np.allclose(each.scale, form.scale, 1e-5, 0)]
             if form.scale and form.zero_point not in points:
                 raise self.error(
                     name,
-                    f"the range {list(form.range)} has the scale {made.scale[0]:.6g} and the zero point "
-                    f"{made.zero_point[0]}, not {form.scale[0]:.6g} and {form.zero_point[0]}",
+                    f"the range {list(form.range)} has the scale {usual.scale[0]:.6g} and the zero point "
+                    f"{usual.zero_point[0]}, not {form.scale[0]:.6g} and {form.zero_point[0]}",
                     "delete scale and zero_point to keep to the range, or the range to keep to the scale",
                 )
             return limits
@@ -136,19 +136,19 @@ class Stated:
                 "build with the --data and options of the build that it comes from, both with -O equalize=false",
             )
         for name, form in self.quantisation.tensors.items():
-            made, before = built.tensors.get(name), automatic.tensors.get(name)
-            if made is None:
+            stored, before = built.tensors.get(name), automatic.tensors.get(name)
+            if stored is None:
                 raise self.error(name, f"the model stores no such tensor{schema.near(name, built.tensors)}", "")
             if form.origin in FOLLOWING and before is not None and form.scale and form.same_form(before):
                 continue
-            if form.dtype and form.dtype != made.dtype:
-                raise self.error(f"{name}.dtype", f"is {made.dtype}, and cannot be {form.dtype}", _why(made))
-            if form.scale and not form.same_scale(made):
-                words = f"is {made.in_words()}, and cannot be {form.in_words()}"
-                raise self.error(f"{name}.scale", words, _why(made))
-            if form.range is not None and (made.range is None or not np.allclose(form.range, made.range, 1e-6)):
-                words = f"is {made.in_words()}, and cannot be chosen for {list(form.range)}"
-                raise self.error(f"{name}.range", words, _why(made))
+            if form.dtype and form.dtype != stored.dtype:
+                raise self.error(f"{name}.dtype", f"is {stored.dtype}, and cannot be {form.dtype}", _why(stored))
+            if form.scale and not form.same_scale(stored):
+                words = f"is {stored.in_words()}, and cannot be {form.in_words()}"
+                raise self.error(f"{name}.scale", words, _why(stored))
+            if form.range is not None and (stored.range is None or not np.allclose(form.range, stored.range, 1e-6)):
+                words = f"is {stored.in_words()}, and cannot be chosen for {list(form.range)}"
+                raise self.error(f"{name}.range", words, _why(stored))
 
     def error(self, place: str, words: str, hint: str) -> ConfigError:
         """Returns the error for one place of the file."""

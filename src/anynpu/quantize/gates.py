@@ -38,8 +38,8 @@ class Gate:
 
 def gates(net: Net) -> list[Gate]:
     """Returns the gates that one layer makes and only layers read."""
-    found = [_gate(operation, net) for operation in net.operations if operation.kind == "sigmoid"]
-    return [gate for gate in found if gate is not None]
+    matches = [_gate(operation, net) for operation in net.operations if operation.kind == "sigmoid"]
+    return [gate for gate in matches if gate is not None]
 
 
 def _gate(sigmoid: Operation, net: Net) -> Gate | None:

@@ -78,17 +78,17 @@ def places(net: Net, unrounded: Collection[str]) -> list[Place]:
     # A rectifier is part of its layer, and nothing is rounded before it.
     ends = {source: end for source, (_, end) in functions(net).items() if net.makers[end].kind != "rectifier"}
     behind = followers(net)
-    found = []
+    measurable = []
     for operation in net.operations:
         layer, result = net.owned_layer(operation), operation.result
         if layer is None or layer.window is None or not layer.bias or result in unrounded:
             continue
         function = behind.get(result)
         if isinstance(function, Pointwise) and result in ends and ends[result] not in unrounded:
-            found.append(Place(result, layer.bias, ends[result], function, layer.channel_axis))
+            measurable.append(Place(result, layer.bias, ends[result], function, layer.channel_axis))
         elif result in net.outputs and not net.readers.get(result):
-            found.append(Place(result, layer.bias, result, None, layer.channel_axis))
-    return found if any(place.function for place in found) else []
+            measurable.append(Place(result, layer.bias, result, None, layer.channel_axis))
+    return measurable if any(place.function for place in measurable) else []
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ def measured(
     its functions before anything made up for rounding; and what that changed."""
     does = "biases keep the means behind functions, measured layer by layer"
 
-    def measure(given: F) -> tuple[F, int]:
-        return biases_measured(given, targets, execute, data, unrounded)
+    def measure(graph: F) -> tuple[F, int]:
+        return biases_measured(graph, targets, execute, data, unrounded)
 
     return passes.run((Pass("measured-biases", does, measure, keeps_results=False),), form)
 

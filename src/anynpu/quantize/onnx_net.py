@@ -188,10 +188,10 @@ def runner(model: onnx.ModelProto, wanted: Collection[str] = (), reuse: bool = F
     """
     copy = copied(model)
     present = {value.name for value in copy.graph.output}
-    made = {name for node in copy.graph.node for name in node.output}
+    computed = {name for node in copy.graph.node for name in node.output}
     for value in copy.graph.value_info:
         named = not wanted or value.name in wanted
-        if named and value.name in made - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
+        if named and value.name in computed - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
             copy.graph.output.append(value)
     # Fused operators would not give the tensors that are asked for.
     session = open_session(copy.SerializeToString(), threads=1, plain=True)

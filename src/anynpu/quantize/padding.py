@@ -44,13 +44,13 @@ class Padding:
 
     def axes(self, run: Given) -> dict[str, int]:
         """Returns the axis along which a tensor has rows of padding, for those that have any."""
-        found: dict[str, set[int]] = {}
+        candidates: dict[str, set[int]] = {}
         for name, apart, mask in self._differences(run):
             fitting = {
                 axis for axis in _along(apart, mask) if apart.any() and not apart.take(mask.nonzero()[0], axis).any()
             }
-            found[name] = found.get(name, fitting) & fitting
-        return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
+            candidates[name] = candidates.get(name, fitting) & fitting
+        return {name: axes.pop() for name, axes in candidates.items() if len(axes) == 1}
 
     def unread(self, run: Given) -> bool:
         """Tells whether what is masked changes nothing but rows of padding."""

@@ -118,7 +118,7 @@ def _emitted(
         Pass(
             "whole-operators",
             "normalisations, softmax and functions are not rounded inside",
-            lambda given: without_rounding(given, unrounded),
+            lambda graph: without_rounding(graph, unrounded),
             keeps_results=False,
         ),
     )
@@ -251,8 +251,8 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[st
         name: [{"quant_type": QuantType.QInt8, "symmetric": True}] for name in first
     }
     for name, limits in fixed.ranges.items():
-        made = quantization_for(limits, plan.activations, plan.symmetric)
-        scale, point = fixed.scales.get(name, (made.scale[0], made.zero_point[0]))
+        form = quantization_for(limits, plan.activations, plan.symmetric)
+        scale, point = fixed.scales.get(name, (form.scale[0], form.zero_point[0]))
         if plan.stored_type(name) == plan.activations:
             forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
     for name in plan.wide_tensors if plan.bits == 8 else ():

@@ -37,8 +37,8 @@ def described(
         scales = numpy_helper.to_array(stored[node.input[1]]).reshape(-1).astype(float).tolist()
         axis = int(attribute(node, "axis", 1)) if len(scales) > 1 else None
         zero = stored[node.input[2]] if len(node.input) > 2 else None
-        given = np.zeros(1, int) if zero is None else numpy_helper.to_array(zero).astype(int).reshape(-1)
-        points = np.broadcast_to(given, len(scales)).tolist()
+        zeros = np.zeros(1, int) if zero is None else numpy_helper.to_array(zero).astype(int).reshape(-1)
+        points = np.broadcast_to(zeros, len(scales)).tolist()
         form = Quantization(tuple(scales), tuple(points), axis)
         if node.op_type == "DequantizeLinear" and node.input[0] in stored:
             kind = stored[node.input[0]].data_type
@@ -85,15 +85,15 @@ def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
     for node in model.graph.node:
         for name in node.input:
             used_by.setdefault(name, []).append(node)
-    found = []
+    in_float = []
     for node in model.graph.node:
         if node.op_type in (*_BORDER_OPERATORS, "Constant"):
             continue
         between = _takes_integers(node, made_by) and _gives_integers(node, used_by)
         between = between or is_silu(node, used_by.get(node.output[0], []))
         if node.op_type not in known or not between:
-            found.append({"operator": node.op_type, "tensor": node.output[0]})
-    return found
+            in_float.append({"operator": node.op_type, "tensor": node.output[0]})
+    return in_float
 
 
 def _takes_integers(node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto]) -> bool:

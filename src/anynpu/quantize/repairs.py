@@ -41,16 +41,16 @@ def levelled(
     """Returns the graph with channels equally loud where one scale serves them, and what each pass did; it is executed
     beside the given one on some samples. What was `seen` of the graph is not run again."""
     plan: list[Pass[F]] = [
-        Pass("smooth", "channels around normalisations become equally loud", lambda given: smoothed(given, data, seen)),
+        Pass("smooth", "channels around normalisations become equally loud", lambda graph: smoothed(graph, data, seen)),
         Pass(
             "level-gates",
             "channels of x * sigmoid(x) between layers become equally loud",
-            lambda given: gates_levelled(given, data, seen),
+            lambda graph: gates_levelled(graph, data, seen),
         ),
     ]
     if between_layers:
         does = "channels between two layers become equally loud"
-        plan.append(Pass("equalize", does, lambda given: equalized(given, data, seen)))
+        plan.append(Pass("equalize", does, lambda graph: equalized(graph, data, seen)))
     samples = [data.sample(at) for at in spread(data.count, min(data.count, PROOF_SAMPLES))]
 
     def compare(before: F, after: F) -> str:
@@ -138,12 +138,12 @@ def rounded(
     chosen: list[Pass[F]] = []
     if plan.rounding == "fitted":
         does = "weights are rounded against the inputs that they meet"
-        fit: Callable[[F], tuple[F, int]] = lambda given: weights_fitted(given, data, plan)  # noqa: E731
+        fit: Callable[[F], tuple[F, int]] = lambda graph: weights_fitted(graph, data, plan)  # noqa: E731
         chosen.append(Pass("fitted-weights", does, fit, keeps_results=False))
     if plan.bias_correction:
         does = "biases take back what rounding takes from the mean of an output"
-        correct: Callable[[F], tuple[F, int]] = lambda given: biases_corrected(  # noqa: E731
-            given, data, plan, ranges, in_float, exact
+        correct: Callable[[F], tuple[F, int]] = lambda graph: biases_corrected(  # noqa: E731
+            graph, data, plan, ranges, in_float, exact
         )
         chosen.append(Pass("bias-correction", does, correct, keeps_results=False))
     return passes.run(chosen, form)

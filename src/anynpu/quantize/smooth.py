@@ -59,8 +59,8 @@ class Branch:
 
 def norms(net: Net) -> list[Norm]:
     """Returns what normalisations give and dense layers with weights of their own read."""
-    found = [_norm(operation, net) for operation in net.operations if operation.result not in net.outputs]
-    return [norm for norm in found if norm is not None]
+    matches = [_norm(operation, net) for operation in net.operations if operation.result not in net.outputs]
+    return [norm for norm in matches if norm is not None]
 
 
 def _norm(operation: Operation, net: Net) -> Norm | None:
@@ -121,7 +121,7 @@ def _is_normalised(operation: Operation, net: Net) -> bool:
 
 def branches(net: Net) -> list[Branch]:
     """Returns the dense layers whose results are rounded, and read by a sum of more bits alone."""
-    found = []
+    rounded = []
     for operation in net.operations:
         layer = net.owned_layer(operation)
         if layer is None or not layer.dense or not operation.plain:
@@ -133,5 +133,5 @@ def branches(net: Net) -> list[Branch]:
             tensors.append(reader.result)
         reader = net.readers[tensors[-1]][0] if net.alone(tensors[-1]) else operation
         if reader.kind == "add" and reader.result in net.fine:
-            found.append(Branch(layer, tuple(tensors), reader))
-    return found
+            rounded.append(Branch(layer, tuple(tensors), reader))
+    return rounded

@@ -112,8 +112,10 @@ def given_format(path: Path) -> str:
 def read_given(path: Path) -> GivenFile:
     """Returns a file in the form that a build takes, or raises with everything that is in the way."""
     model = read_whole(path)
-    if found := list(_obstacles(model)):
-        raise Unsupported(f"{path}: {found[0]}", found, "convert the model without it" if len(found) == 1 else "")
+    if obstacles := list(_obstacles(model)):
+        raise Unsupported(
+            f"{path}: {obstacles[0]}", obstacles, "convert the model without it" if len(obstacles) == 1 else ""
+        )
     custom = tuple(sorted({text(c.customCode) for c in model.operatorCodes if c.customCode}))
     repaired = _axes_of_scales(path, model)
     notes = (*_named(model), *repaired)

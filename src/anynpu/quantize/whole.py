@@ -64,38 +64,38 @@ class Wiring:
 def whole_operators(graph: onnx.GraphProto) -> Whole:
     """Returns what of a graph is computed whole; every node has a name."""
     wiring, net = Wiring.of(graph), net_of(graph)
-    found: dict[str, onnx.NodeProto] = {}
+    whole_nodes: dict[str, onnx.NodeProto] = {}
     for members, _ in functions(net).values():
         nodes = _named(wiring.makers[name] for name in members)
         # SiLU is merged behind the quantiser.
         if len(nodes) > 1 and sorted(node.op_type for node in nodes.values()) != ["Mul", "Sigmoid"]:
-            found |= nodes
+            whole_nodes |= nodes
     gates = {name for _, _, sigmoid in level_gates(net) for name in (sigmoid.inputs[0], sigmoid.result)}
-    found |= _named(wiring.makers[name] for name in gates)
+    whole_nodes |= _named(wiring.makers[name] for name in gates)
     for node in graph.node:
         if node.op_type == "Softmax":
-            found |= _named([node, *_scores(node, wiring)])
+            whole_nodes |= _named([node, *_scores(node, wiring)])
         elif node.op_type in _NORMS:
-            found |= _named([node])
+            whole_nodes |= _named([node])
         elif node.op_type == "Sqrt":
-            found |= _named(_written_norm(node, wiring) or _magnitude(node, wiring))
+            whole_nodes |= _named(_written_norm(node, wiring) or _magnitude(node, wiring))
     sums: dict[str, onnx.NodeProto] = {}
-    for node in list(found.values()):
+    for node in list(whole_nodes.values()):
         if node.op_type in (*_NORMS, "ReduceMean"):
             sums |= _named(_sums(node.input[0], wiring))
-    if sums or any(node.op_type in _NORMS for node in found.values()):
+    if sums or any(node.op_type in _NORMS for node in whole_nodes.values()):
         # What lies behind the last products too, such as the pooling of a sentence's tokens.
         needed: set[str] = set()
         for node in reversed(graph.node):
             if node.op_type in _PRODUCTS or needed & {*node.output}:
                 needed |= {*node.input}
         behind = (node for node in graph.node if node.op_type not in _PRODUCTS and not needed & {*node.output})
-        found |= _named(behind)
+        whole_nodes |= _named(behind)
     # Rounded before and behind, a softmax becomes ONNX Runtime's integer one, which loses it over many places.
     whole = (*_NORMS, "ReduceMean", "Softmax")
-    readers = [*sums.values(), *(node for node in found.values() if node.op_type in whole)]
+    readers = [*sums.values(), *(node for node in whole_nodes.values() if node.op_type in whole)]
     unrounded = gates | {name for node in readers for name in _before(node, wiring)}
-    return Whole(frozenset({**found, **sums}), frozenset(unrounded))
+    return Whole(frozenset({**whole_nodes, **sums}), frozenset(unrounded))
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
@@ -104,7 +104,7 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
 
 def _scores(softmax: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
     """Returns the nodes that scale and mask what a softmax reads."""
-    found: list[onnx.NodeProto] = []
+    nodes: list[onnx.NodeProto] = []
     waiting = [softmax.input[0]]
     while waiting:
         name = waiting.pop()
@@ -112,9 +112,9 @@ def _scores(softmax: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
         if maker is None or maker.op_type not in (*_BEFORE_SOFTMAX, *MOVES) or not wiring.alone(name):
             continue
         if maker.op_type in _BEFORE_SOFTMAX:
-            found.append(maker)
+            nodes.append(maker)
         waiting += [each for each in maker.input if each not in wiring.stored]
-    return found
+    return nodes
 
 
 def _written_norm(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
@@ -143,53 +143,53 @@ def _written_norm(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
 
 def _magnitude(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
     """Returns the squares whose sum a root is taken of, as of a spectrum, the sum and the root; or nothing."""
-    found: list[onnx.NodeProto] = []
+    nodes: list[onnx.NodeProto] = []
     waiting, squares = [root.input[0]], False
-    while waiting and len(found) < _NEAR:
+    while waiting and len(nodes) < _NEAR:
         maker = wiring.makers.get(waiting.pop())
-        if maker is None or maker in found:
+        if maker is None or maker in nodes:
             continue
         square = maker.op_type == "Pow" or (maker.op_type == "Mul" and len({*maker.input}) == 1)
         squares |= square
         if square or maker.op_type in ("Add", "ReduceSum", "ReduceMean", "Max", "Clip"):
-            found.append(maker)
+            nodes.append(maker)
         if not square and maker.op_type in ("Add", "ReduceSum", "ReduceMean", "Max", "Clip", *MOVES):
             waiting += [name for name in maker.input if name not in wiring.stored]
-    return [*found, root] if squares else []
+    return [*nodes, root] if squares else []
 
 
 def _sums(name: str, wiring: Wiring) -> list[onnx.NodeProto]:
     """Returns the sums that a normalisation reads, the sums that these are of, and on the way stored factors and joins:
     a class token may be a millionth of the words that it is joined with, until it is normalised."""
-    found: list[onnx.NodeProto] = []
+    nodes: list[onnx.NodeProto] = []
     waiting = [name]
     while waiting:
         maker = wiring.makers.get(waiting.pop())
-        if maker is None or maker.op_type not in ("Add", "Mul", "Concat", *MOVES) or maker in found:
+        if maker is None or maker.op_type not in ("Add", "Mul", "Concat", *MOVES) or maker in nodes:
             continue
         if maker.op_type == "Mul" and not wiring.stored & {*maker.input}:
             continue
-        found.append(maker)
+        nodes.append(maker)
         waiting += [each for each in maker.input if each not in wiring.stored]
-    return [node for node in found if node.op_type not in MOVES]
+    return [node for node in nodes if node.op_type not in MOVES]
 
 
 def _before(reader: onnx.NodeProto, wiring: Wiring) -> set[str]:
     """Returns the tensors between a product and a whole operator that nothing else reads."""
-    found: set[str] = set()
+    between: set[str] = set()
     for name in reader.input:
         path: list[str] = []
         maker = wiring.makers.get(name)
         while maker is not None and wiring.alone(name):
             path.append(name)
             if maker.op_type in _PRODUCTS:
-                found |= {*path}
+                between |= {*path}
                 break
             if maker.op_type not in MOVES:
                 break
             name = maker.input[0]
             maker = wiring.makers.get(name)
-    return found
+    return between
 
 
 def left_in_float(graph: onnx.GraphProto, tensors: Iterable[str]) -> Whole:

@@ -296,12 +296,12 @@ def cast(at: Lowering, node: Node) -> None:
         at.views[node.output] = at.views[name]
         return
     shape = at.tensors[tensor].shape
-    made = next((each for each in reversed(at.operators) if each.outputs[0] == tensor), None)
-    if made is not None and made.options == Cast("bool", "int32") and wanted == "float32":
-        tensor, have = made.inputs[0], "bool"  # truth as a whole number, as a real number
-    if made is not None and made.kind == "RESHAPE" and wanted == "float32" and made.inputs[0] in at.views:
+    maker = next((each for each in reversed(at.operators) if each.outputs[0] == tensor), None)
+    if maker is not None and maker.options == Cast("bool", "int32") and wanted == "float32":
+        tensor, have = maker.inputs[0], "bool"  # truth as a whole number, as a real number
+    if maker is not None and maker.kind == "RESHAPE" and wanted == "float32" and maker.inputs[0] in at.views:
         # What is fed is made real at once: integers need no CAST there
-        fed = made.inputs[0]
+        fed = maker.inputs[0]
         real = at.emit("CAST", (fed,), at.tensors[fed].shape, Cast(have, wanted), node.output, dtype=wanted)
         at.give(node.output, at.reshape(real, shape), axes)
         return

@@ -67,10 +67,10 @@ def conv(at: Lowering, node: Node) -> None:
 
 def _bias(at: Lowering, node: Node, outputs: int) -> str:
     """Returns the stored bias; zeros where there is none, which corrections of the mean can use."""
-    given = node.input(2)
-    if not given:
+    bias = node.input(2)
+    if not bias:
         return at.store(np.zeros(outputs, np.float32), f"{node.output}/bias")
-    return at.store(required(at.constant(given), "the bias"), given)
+    return at.store(required(at.constant(bias), "the bias"), bias)
 
 
 @operator("ConvTranspose")

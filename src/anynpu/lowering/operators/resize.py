@@ -49,14 +49,14 @@ def _matrix(at: Lowering, node: Node, axis: int) -> np.ndarray:
     settings.pop("keep_aspect_ratio_policy", None)
     place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
     scales = at.constant(node.input(place)) if node.input(place) and not node.input(3) else None
-    given = scales is not None and scales.size
-    ratio = float(scales.reshape(-1)[list(over).index(axis)]) if given and scales is not None else after / before
-    inputs = ["x", "", "s"] if given else ["x", "", "", "z"]
+    by_scale = scales is not None and scales.size
+    ratio = float(scales.reshape(-1)[list(over).index(axis)]) if by_scale and scales is not None else after / before
+    inputs = ["x", "", "s"] if by_scale else ["x", "", "", "z"]
     only = helper.make_node("Resize", inputs, ["y"], axes=[1], **settings)
     unknown = [helper.make_value_info(each, onnx.TypeProto()) for each in (*filter(None, inputs), "y")]
     graph = helper.make_graph([only], "resize", unknown[:-1], unknown[-1:])
     single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
-    feeds = {"s": np.asarray([ratio], np.float32)} if given else {"z": np.asarray([after], np.int64)}
+    feeds = {"s": np.asarray([ratio], np.float32)} if by_scale else {"z": np.asarray([after], np.int64)}
     (weights,) = ReferenceEvaluator(single).run(None, {"x": np.eye(before, dtype=np.float32), **feeds})
     return np.ascontiguousarray(np.asarray(weights, np.float32).T)
 
@@ -100,14 +100,14 @@ def _nearest(before: tuple[int, ...], after: tuple[int, ...], where: str, node: 
     rounding = node.get("nearest_mode", "round_prefer_floor" if node.op == "Resize" else "floor")
     wanted = [_onnx_places(a, b, where, rounding) for a, b in zip(before, after, strict=True)]
     for align, half in ((False, False), (False, True), (True, False)):
-        found = []
+        picked = []
         for a, b in zip(before, after, strict=True):
             at = np.arange(b, dtype=np.float32)
             scale = np.float32((a - 1) / (b - 1)) if align and b > 1 else np.float32(a / b)
             at = (at + np.float32(0.5 if half else 0.0)) * scale
             chosen = np.floor(at + 0.5) if align else np.floor(at)
-            found.append(np.asarray(np.clip(chosen, 0, a - 1), np.int64))
-        if all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True)):
+            picked.append(np.asarray(np.clip(chosen, 0, a - 1), np.int64))
+        if all(np.array_equal(a, b) for a, b in zip(wanted, picked, strict=True)):
             return ResizeNearestNeighbor(align, half)
     raise Refused(f"nearest with {where} and {rounding} takes other elements than TFLite")
 

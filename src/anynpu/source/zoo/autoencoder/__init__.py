@@ -36,7 +36,7 @@ def _fault(rng: np.random.Generator, time: Array, kind: str) -> Array:
     if kind == "rubbing":
         noise = np.diff(rng.standard_normal(len(time) + 1))
         return np.asarray(0.12 * strength * noise, np.float32)
-    wave = np.zeros_like(time)
+    wave: Array = np.zeros_like(time)
     if kind == "clicks":
         for start in rng.integers(0, len(time) - 64, 3):
             wave[start : start + 64] += strength * rng.standard_normal(64) * np.exp(-np.arange(64) / 12)
@@ -51,7 +51,7 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int
     weak = int(rng.integers(2, 8)) if kind == "weak blade" else 0
     # The hum of a motor: harmonics of its speed, gear tones, and load.
     speed, load = rng.uniform(180, 320), rng.uniform(0.3, 1)
-    wave = np.zeros_like(time)
+    wave: Array = np.zeros_like(time)
     for order in range(1, 13):
         strength = 0.03 if order == weak else 1.0
         loudness = strength * load / (1 + 0.15 * (order - 4) ** 2) * rng.uniform(0.8, 1.2)
