@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -54,31 +53,11 @@ def error_from(data: dict[str, Any], log: str) -> AnyNpuError | OSError:
     return error
 
 
-def _answer(path: Path, answer: Mapping[str, object]) -> None:
-    try:
-        replace_file(path, json.dumps(answer, default=number))
-    except OSError as error:
-        if error.errno in DISK_ERRORS:
-            os._exit(NO_ANSWER_FITS)
-        raise
-
-
 def number(value: Any) -> Any:
     """Returns a number of numpy as Python's own."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot go into an answer")
-
-
-def _typed(function: Callable[..., object], arguments: Mapping[str, object]) -> dict[str, object]:
-    """Returns arguments with tables and lists as what the function's annotations say."""
-    if not any(isinstance(value, dict | list) for value in arguments.values()):
-        return dict(arguments)
-    hints, place = get_type_hints(function), function.__name__
-    return {
-        name: read_as(hints[name], value, f"{place}: {name}") if isinstance(value, dict | list) else value
-        for name, value in arguments.items()
-    }
 
 
 def answer_request(request_path: str, reply_path: str) -> None:
@@ -89,11 +68,23 @@ def answer_request(request_path: str, reply_path: str) -> None:
     module, name = request["function"].split(":")
     try:
         function = getattr(importlib.import_module(module), name)
-        answer = {"result": to_dict(function(**_typed(function, request["arguments"])))}
+        arguments = request["arguments"]
+        if any(isinstance(value, dict | list) for value in arguments.values()):
+            hints, place = get_type_hints(function), function.__name__
+            arguments = {
+                key: read_as(hints[key], value, f"{place}: {key}") if isinstance(value, dict | list) else value
+                for key, value in arguments.items()
+            }
+        answer = {"result": to_dict(function(**arguments))}
     except Exception as error:
         traceback.print_exc()
         answer = {"error": error_to(error)}
-    _answer(Path(reply_path), answer)
+    try:
+        replace_file(Path(reply_path), json.dumps(answer, default=number))
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            os._exit(NO_ANSWER_FITS)
+        raise
     sys.stdout.flush()
     os._exit(0)  # converters leave threads and atexit hooks behind that can hang or crash
 

@@ -31,7 +31,7 @@ def exits(module: Module) -> list[str]:
     if module.top in ("cli", "__main__") or module.name == "capsules.workers.serve":
         return []
     children = {
-        "child": ("answer_request", "_answer"),
+        "child": ("answer_request",),
         "nursery": ("_keep", "_live"),
         "runtime.ethos_u.weights": ("_decode_all",),
     }

@@ -268,7 +268,18 @@ def hint_for(name: str, log: str) -> str:
 def find(name: str) -> Installed:
     """Returns the user's own tool as it is installed here, or raises ToolMissing with the way to get it."""
     toolchain = read_toolchain(name)
-    return installed(toolchain, _program(toolchain))
+    stated, names = os.environ.get(toolchain.variable), (toolchain.program, *toolchain.other_names)
+    if stated:
+        root = Path(stated)
+        for place in (root, *(folder / each for each in names for folder in (root, root / "bin"))):
+            if place.is_file() and os.access(place, os.X_OK):
+                return installed(toolchain, place.absolute())
+        raise ToolMissing(f"{toolchain.variable}={stated}: there is no program {toolchain.program}", toolchain.get)
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
+        raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
+    return installed(toolchain, Path(program).absolute())
 
 
 def installed(toolchain: Toolchain, program: Path) -> Installed:
@@ -283,18 +294,3 @@ def installed(toolchain: Toolchain, program: Path) -> Installed:
                     return Installed(toolchain, program, version, folder)
     # Without a package there is no version to read; what the program's file holds tells two of them apart.
     return Installed(toolchain, program, f"sha256:{hash_file(program)[:12]}", None)
-
-
-def _program(toolchain: Toolchain) -> Path:
-    named, names = os.environ.get(toolchain.variable), (toolchain.program, *toolchain.other_names)
-    if named:
-        root = Path(named)
-        for place in (root, *(folder / name for name in names for folder in (root, root / "bin"))):
-            if place.is_file() and os.access(place, os.X_OK):
-                return place.absolute()
-        raise ToolMissing(f"{toolchain.variable}={named}: there is no program {toolchain.program}", toolchain.get)
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
-        raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
-    return Path(program).absolute()

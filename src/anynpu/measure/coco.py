@@ -183,9 +183,5 @@ def figures(matches: Matches, counts: Array | None = None) -> Array:
     recalls += [[recall(c, area, MOST[-1], weights) for c in matches.classes] for area in (1, 2, 3)]
     chosen = (by_area[0], by_area[0][:, 0], by_area[0][:, 5], by_area[1], by_area[2], by_area[3], *recalls)
     each = [by_area[0].mean(axis=1), by_area[0][:, 0]]
-    return np.concatenate([[_mean(np.asarray(values)) for values in chosen], *each])
-
-
-def _mean(values: Array) -> float:
-    counted = values[~np.isnan(values)]
-    return float(counted.mean()) if counted.size else float("nan")
+    counted = [values[~np.isnan(values)] for values in map(np.asarray, chosen)]
+    return np.concatenate([[values.mean() if values.size else np.nan for values in counted], *each])

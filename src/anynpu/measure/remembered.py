@@ -43,7 +43,15 @@ class Memory:
         if not self._able:
             return session
         if name not in self._answers:
-            self._answers[name] = _read(file) if (file := self._file(name)) is not None and file.is_file() else {}
+            answers: dict[str, dict[str, Array]] = {}
+            if (file := self._file(name)) is not None and file.is_file():
+                arrays = read_npz(file)
+                digests = [str(each) for each in arrays.pop(_INPUTS)]
+                outputs = {key.partition(":")[2]: array for key, array in arrays.items()}
+                answers = {
+                    digest: {key: array[at] for key, array in outputs.items()} for at, digest in enumerate(digests)
+                }
+            self._answers[name] = answers
         return _Remembering(session, self._answers[name])
 
     def write(self) -> None:
@@ -64,13 +72,6 @@ class Memory:
 def answers_file(name: str) -> str:
     """Returns the name of the file with the answers of a runtime."""
     return f"{name}.npz"
-
-
-def _read(file: Path) -> dict[str, dict[str, Array]]:
-    arrays = read_npz(file)
-    digests = [str(each) for each in arrays.pop(_INPUTS)]
-    outputs = {name.partition(":")[2]: array for name, array in arrays.items()}
-    return {digest: {name: array[at] for name, array in outputs.items()} for at, digest in enumerate(digests)}
 
 
 class _Remembering:

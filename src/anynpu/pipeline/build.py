@@ -229,17 +229,15 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
         attempt.verdict = fallback(chain[-1], platform, steps.request.require_npu)
     except PassFailed as failure:
         steps.notes.append(f"{platform.name}: {failure.message}: it was left out, and the model compiled again")
-        return _attempt(steps, platform, _skipping(links, failure.skipped), result)
+        again = list(links)
+        for at, link in enumerate(links):
+            if isinstance(link.options, LiteRtOptions):
+                skipped = f"{link.options.skip_passes},{failure.skipped}".strip(",")
+                again[at] = replace(link, options=replace(link.options, skip_passes=skipped))
+        return _attempt(steps, platform, tuple(again), result)
     except AnyNpuError as error:
         attempt.error = error
     return attempt
-
-
-def _skipping(links: tuple[Link, ...], name: str) -> tuple[Link, ...]:
-    """Returns the compilers, the converter without one more of its passes."""
-    options = {at: link.options for at, link in enumerate(links) if isinstance(link.options, LiteRtOptions)}
-    skipped = {at: replace(each, skip_passes=f"{each.skip_passes},{name}".strip(",")) for at, each in options.items()}
-    return tuple(replace(link, options=skipped.get(at, link.options)) for at, link in enumerate(links))
 
 
 def _judge_degenerate(model: Artifact) -> None:

@@ -26,8 +26,12 @@ class Rung:
     @property
     def options(self) -> str:
         """The repair as the user would ask for it."""
-        shown = {name: value for name, value in self.settings.items() if value != ()}
-        return " ".join(f"-O {name}={_text(value)}" for name, value in shown.items())
+        shown = {
+            name: ",".join(value) if isinstance(value, tuple) else str(value).lower()
+            for name, value in self.settings.items()
+            if value != ()
+        }
+        return " ".join(f"-O {name}={text}" for name, text in shown.items())
 
 
 @dataclass(frozen=True)
@@ -91,22 +95,14 @@ FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest) and n
 """Repairs of single tensors anywhere, by the option that takes the names."""
 
 
-def _text(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
-
-
 def changed(links: Links, rung: Rung) -> Links | None:
     """Returns the chain with the settings of a repair; None where they change nothing."""
-    new = tuple(_changed(link, rung) for link in links)
-    return None if all(one is other for one, other in zip(new, links, strict=True)) else new
-
-
-def _changed(link: Link, rung: Rung) -> Link:
-    plan = link.options
-    if not isinstance(plan, QuantPlan) or plan.activations == "float32":
-        return link
-    known = {each.name for each in fields(plan)}
-    settings = {n: value for n, value in rung.settings.items() if n in known and getattr(plan, n) != value}
-    if not settings:
-        return link
-    return replace(link, options=replace(plan, **settings))  # type: ignore[arg-type]  # by their names
+    new = list(links)
+    for at, plan in enumerate(link.options for link in links):
+        if isinstance(plan, QuantPlan) and plan.activations != "float32":
+            known = {each.name for each in fields(plan)}
+            settings = {n: value for n, value in rung.settings.items() if n in known and getattr(plan, n) != value}
+            if settings:
+                repaired = replace(plan, **settings)  # type: ignore[arg-type]  # by their names
+                new[at] = replace(links[at], options=repaired)
+    return None if all(one is other for one, other in zip(new, links, strict=True)) else tuple(new)

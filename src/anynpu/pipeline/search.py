@@ -179,7 +179,11 @@ class Place:
         line = self.tried[key] = row(cell, answer)
         if key in self.origins:
             before, move = self.origins[key]
-            self.gains_db[str(move)] = _gain_db(self.tried.get(before), line)
+            parent = self.tried.get(before)
+            if parent is None or parent.sqnr_db is None or line.sqnr_db is None:
+                self.gains_db[str(move)] = -math.inf
+            else:
+                self.gains_db[str(move)] = line.sqnr_db - parent.sqnr_db
         error = answer if isinstance(answer, ErrorForm) else answer.chips[0].error
         refused = {each.where for each in error.findings or ()} if error is not None else set()
         if self.worst is not None:
@@ -213,7 +217,12 @@ class Place:
             if self.search.train and not base.qat:
                 yield replace(base, qat=True)
         elif not move.worst:
-            allowed = {name: value for name, value in move.settings.items() if self._allows(name, value)}
+            stated = self.search.sweep.options
+            allowed = {  # where the user has left the option open, or named this value
+                name: value
+                for name, value in move.settings.items()
+                if (value in stated[name] if name in stated else name not in self.named)
+            }
             if [*allowed][:1] != [*move.settings][:1]:  # the first setting is what it is about, others go with it
                 return
             options |= allowed
@@ -221,14 +230,12 @@ class Place:
             yield replace(base, options=changed)
         elif move.worst not in self.named:
             groups = (self.worst or {}).get(move.worst, ())
-            for count in _doubling((len(groups) + 1) // 2):
+            most = (len(groups) + 1) // 2
+            for count in (
+                (*(1 << n for n in range((most - 1).bit_length())), most) if most else ()
+            ):  # 1, 2, 4, ..., most
                 names = ",".join(name for group in groups[:count] for name in group)
                 yield replace(base, options={**options, move.worst: names})
-
-    def _allows(self, name: str, value: str) -> bool:
-        """Tells whether the user has left an option open, or named this value."""
-        stated = self.search.sweep.options
-        return value in stated[name] if name in stated else name not in self.named
 
     def _key(self, request: Request) -> str:
         """Returns what the compilers are asked for; "" for options that they do not take together."""
@@ -240,22 +247,6 @@ class Place:
             except (ConfigError, ToolFailed, Unsupported):
                 self._keys[asked] = ""
         return self._keys[asked]
-
-
-def _gain_db(before: SweepRow | None, after: SweepRow) -> float:
-    if before is None or before.sqnr_db is None or after.sqnr_db is None:
-        return -math.inf
-    return after.sqnr_db - before.sqnr_db
-
-
-def _doubling(most: int) -> Iterator[int]:
-    """Yields 1, 2, 4 and so on, and `most` last."""
-    count = 1
-    while count < most:
-        yield count
-        count *= 2
-    if most:
-        yield most
 
 
 def _standing(line: SweepRow) -> tuple[float, ...]:

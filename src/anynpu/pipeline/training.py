@@ -49,7 +49,11 @@ def trained_chain(
     require_reference(before)  # there is nothing to learn from a model that always gives the same
     at = list(made).index(rounding)
     # Channels that the compiler makes equally loud first have other ranges than those of the float graph.
-    plain = [_unequalized(link) for link in links]
+    plain = list[Link]()
+    for link in links:
+        options: Any = link.options
+        changed = {name: False for name in ("equalize", "cle", "adaround") if getattr(options, name, False)}
+        plain.append(replace(link, options=replace(options, **changed)) if changed else link)
     probe = _compiled(steps, platform, plain[: at + 1], result.model, result)
     model = train(steps, platform.name, result.model, scheme_of(result.model, probe[at]))
     again = _compiled(steps, platform, plain, model, result)
@@ -58,13 +62,6 @@ def trained_chain(
     kept = not _worse(after, before)
     steps.notes.append(_note(platform.name, model, before, after, kept))
     return again if kept else list(made)
-
-
-def _unequalized(link: Link) -> Link:
-    """Returns the link without what changes weights before they are rounded."""
-    options: Any = link.options
-    changed = {name: False for name in ("equalize", "cle", "adaround") if getattr(options, name, False)}
-    return replace(link, options=replace(options, **changed)) if changed else link
 
 
 def _compiled(

@@ -56,7 +56,12 @@ class Format:
 
     def hardware(self) -> tuple[str, ...]:
         """Returns the chips that it is built for."""
-        return tuple(name for name in plugins.names("platforms") if _compiler_of(name) == self.compiler)
+        chips = []
+        for name in plugins.names("platforms"):
+            with suppress(ConfigError):  # one chip's broken file must not hide the others
+                if plugins.platform(name).target == self.compiler:
+                    chips.append(name)
+        return tuple(chips)
 
 
 FORMATS: Mapping[str, Format] = {
@@ -245,12 +250,6 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(choice for inner in get_args(kind) for choice in _choices(inner))
-
-
-def _compiler_of(chip: str) -> str:
-    with suppress(ConfigError):  # one chip's broken file must not hide the others
-        return plugins.platform(chip).target
-    return ""
 
 
 def _elsewhere(name: str, formats: Iterable[str]) -> str:

@@ -29,7 +29,11 @@ class Repair:
     @property
     def sentence(self) -> str:
         """What the repair came to, for people."""
-        text = f"repair {self.repair} ({self._short_options})" if self.options else f"repair {self.repair}"
+        options = self.options
+        if len(self.tensors) > MOST_NAMED:
+            first = ",".join(self.tensors[:MOST_NAMED])
+            options = options.replace(",".join(self.tensors), f"{first},... all {len(self.tensors)} are in report.json")
+        text = f"repair {self.repair} ({options})" if options else f"repair {self.repair}"
         if self.skipped:
             return f"{text}: not tried: {self.note}"
         if self.after_db is None or self.before_db is None:
@@ -41,11 +45,3 @@ class Repair:
         if self.holds:
             return f"{gain}; the gate holds"
         return f"{gain}; kept, the gate does not hold yet" if self.kept else f"{gain}; not kept"
-
-    @property
-    def _short_options(self) -> str:
-        """The options, with the first tensors of many."""
-        if len(self.tensors) <= MOST_NAMED:
-            return self.options
-        first = ",".join(self.tensors[:MOST_NAMED])
-        return self.options.replace(",".join(self.tensors), f"{first},... all {len(self.tensors)} are in report.json")

@@ -49,18 +49,13 @@ def paragraphs(text: str) -> list[Paragraph]:
         first = line + block[:lead].count("\n")
         words = " ".join(block.split())
         if len(words) >= SHORTEST:
-            parts += [Paragraph(piece, first) for piece in _pieces(words)]
+            while len(words) > LONGEST:
+                head = words[:LONGEST]
+                ends = [head.rfind(mark) + 1 for mark in (". ", "! ", "? ", "; ")]
+                cut = max(ends) if max(ends) > LONGEST // 3 else head.rfind(" ")
+                cut = cut if cut > 0 else LONGEST
+                parts.append(Paragraph(words[:cut].strip(), first))
+                words = words[cut:].strip()
+            parts += [Paragraph(words, first)] if words else []
         line += block.count("\n")
     return parts
-
-
-def _pieces(words: str) -> list[str]:
-    pieces = []
-    while len(words) > LONGEST:
-        head = words[:LONGEST]
-        ends = [head.rfind(mark) + 1 for mark in (". ", "! ", "? ", "; ")]
-        cut = max(ends) if max(ends) > LONGEST // 3 else head.rfind(" ")
-        cut = cut if cut > 0 else LONGEST
-        pieces.append(words[:cut].strip())
-        words = words[cut:].strip()
-    return [*pieces, words] if words else pieces

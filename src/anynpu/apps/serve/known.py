@@ -57,18 +57,14 @@ def evidence_of(artifact: Artifact) -> Evidence | None:
     for place in (artifact.path / EVIDENCE, artifact.path.parent / EVIDENCE / artifact.path.name):
         with suppress(AnyNpuError, OSError, KeyError, TypeError, ValueError):
             evidence = Artifact.open(place)
-            if _speaks_of(evidence, artifact):
+            step, own = evidence.manifest.step, artifact.manifest.step
+            if evidence.manifest.format != "evidence" or step is None:
+                continue
+            # What was executed is the artifact, or what it was compiled from bit by bit.
+            executed = step.inputs.get("candidate", "")
+            if executed == artifact.digest or (own is not None and executed in own.inputs.values()):
                 return _read(evidence, artifact)
     return None
-
-
-def _speaks_of(evidence: Artifact, artifact: Artifact) -> bool:
-    """Returns whether an artifact was executed for this evidence, or what it was compiled from bit by bit."""
-    step, own = evidence.manifest.step, artifact.manifest.step
-    if evidence.manifest.format != "evidence" or step is None:
-        return False
-    candidate = step.inputs.get("candidate", "")
-    return candidate == artifact.digest or (own is not None and candidate in own.inputs.values())
 
 
 def _read(evidence: Artifact, artifact: Artifact) -> Evidence | None:

@@ -156,7 +156,14 @@ class Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._go_on(data[upgrade.args[0] :])
+            # A client would rather speak another protocol, as HTTP/2: that is ignored; the parser stops at such a head.
+            self.parser, request = httptools.HttpRequestParser(self), self.upgrade
+            if request is not None:  # it has a body, which the new parser has to be told of
+                framing = b"transfer-encoding" if b"transfer-encoding" in request.headers else b"content-length"
+                self.parser.feed_data(b"POST / HTTP/1.1\r\n%s: %s\r\n\r\n" % (framing, request.headers[framing]))
+                self.upgrade, self.request, self.phase = None, request, BODY
+            if rest := data[upgrade.args[0] :]:
+                self.data_received(rest)
             return
         except httptools.HttpParserError:
             self.refuse(self.refusal or Refusal(400, "this is not a valid HTTP request", "speak HTTP/1.1"))
@@ -168,16 +175,6 @@ class Connection(asyncio.Protocol):
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.header_bytes:
                 self.refuse(self._headers_too_large())
-
-    def _go_on(self, rest: bytes) -> None:
-        """Ignores that a client would rather speak another protocol, as HTTP/2; the parser stops at such a head."""
-        self.parser, request = httptools.HttpRequestParser(self), self.upgrade
-        if request is not None:  # it has a body, which the new parser has to be told of
-            framing = b"transfer-encoding" if b"transfer-encoding" in request.headers else b"content-length"
-            self.parser.feed_data(b"POST / HTTP/1.1\r\n%s: %s\r\n\r\n" % (framing, request.headers[framing]))
-            self.upgrade, self.request, self.phase = None, request, BODY
-        if rest:
-            self.data_received(rest)
 
     def on_message_begin(self) -> None:
         if self.upgrade is not None:

@@ -51,16 +51,16 @@ class Filters:
 
     def folded(self) -> Array:
         """Returns rows of bias, multiplier and right shift less one, as the fast kernels take them."""
-        return np.array([self._folded(w, *row) for w, row in zip(self.weights, self._plain, strict=True)], np.int64)
-
-    def _folded(self, weights: Array, bias: int, multiplier: int, shift: int) -> tuple[int, int, int]:
-        """Returns one channel for the fast kernels, with the input's zero point in its bias."""
-        if not weights.any():
-            # The fast kernels make exactly this constant of 4 * constant * 2^30.
-            return 4 * clamp(multiply(bias, multiplier, shift), -256, 256), 1 << 30, 0
-        # A dead channel, and one whose shift leaves nothing of 30 bits, is zero with any shift.
-        fast = (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
-        return bias - self.in_zero * int(weights.astype(np.int64).sum()), *fast
+        rows = []
+        for weights, (bias, multiplier, shift) in zip(self.weights, self._plain, strict=True):
+            if not weights.any():
+                # The fast kernels make exactly this constant of 4 * constant * 2^30.
+                rows.append((4 * clamp(multiply(bias, multiplier, shift), -256, 256), 1 << 30, 0))
+            else:
+                # A dead channel, and one whose shift leaves nothing of 30 bits, is zero with any shift.
+                fast = (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
+                rows.append((bias - self.in_zero * int(weights.astype(np.int64).sum()), *fast))
+        return np.array(rows, np.int64)
 
     def clamped(self, graph: Graph, node: Node) -> tuple[Call, ...]:
         """Returns the call that applies a fused activation which saturation does not give."""

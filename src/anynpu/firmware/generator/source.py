@@ -291,9 +291,10 @@ class Writer:
         read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
         outputs = ", ".join(shape_text(tensors[n]) for n in node.outputs)
         note = f" ({layer.note})" if layer.note else " (with the PAD before it)" if node.pads else ""
-        lines = [
-            f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {outputs}{note}{_choice(layer)} */"
-        ]
+        count, plain = expected(layer), layer.plain_instructions
+        if layer.variant != "plain" and count is not None:
+            note += f"; {layer.variant}, {count} instructions expected" + (f", {plain} in plain C" if plain else "")
+        lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {outputs}{note} */"]
         for place, call in enumerate(layer.calls):
             name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")
             arguments = [f"&layer{name}"] if call.params else ["0"]
@@ -314,15 +315,6 @@ class Writer:
             cast = "" if same else f"(const {argument.ctype} *)"
             return f"{cast}anynpu_tensor_{self._source(argument.number)}"
         return f"AT({argument.ctype}, {self.plan.tensors[argument.number]})"
-
-
-def _choice(layer: Layer) -> str:
-    """Returns the variant of a layer with the instructions that are expected of it."""
-    count = expected(layer)
-    if layer.variant == "plain" or count is None:
-        return ""
-    plain = layer.plain_instructions
-    return f"; {layer.variant}, {count} instructions expected" + (f", {plain} in plain C" if plain else "")
 
 
 def _guarded(guard: str, title: str, lines: Sequence[str]) -> str:

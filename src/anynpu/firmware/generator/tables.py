@@ -146,24 +146,17 @@ def hard_swish(node: Node, source: TfliteTensor, target: TfliteTensor) -> Functi
     def function(value: int) -> int:
         hires = (value - zero_of(source)) * 128
         scaled = _high16(hires, out_factor)
-        gate = _gate(hires, gate_factor, gate_shift)
-        product = scaled * gate
+        gate = _saturated(hires << (gate_shift - 1), "int16") if gate_shift > 0 else hires
+        gate = _high16(gate, gate_factor)
+        if gate_shift > 0:
+            gate = _saturated(gate << 1, "int16")
+        if gate_shift < 0:
+            gate = fp.divide_power(gate, -gate_shift)
+        product = scaled * ((gate + (1 << 15)) >> 1)  # the gate is relu6(x + 3) / 6, with 15 bits
         high = -(-product >> 15) if product < 0 else product >> 15
         return _saturated(fp.divide_power(high, -out_shift) + zero_of(target))
 
     return function
-
-
-def _gate(value: int, factor: int, shift: int) -> int:
-    """Returns relu6(x + 3) / 6 of the value, with 15 bits."""
-    if shift > 0:
-        value = _saturated(value << (shift - 1), "int16")
-    value = _high16(value, factor)
-    if shift > 0:
-        value = _saturated(value << 1, "int16")
-    if shift < 0:
-        value = fp.divide_power(value, -shift)
-    return (value + (1 << 15)) >> 1
 
 
 def _narrow(multiplier: int) -> int:

@@ -57,20 +57,14 @@ def named(text: str, other: str) -> Named:
             raise ConfigError(f"{path}: is the output of a whole build", "name one of its folders: " + ", ".join(chips))
         return Named(text, Artifact.open(path.absolute()), path.absolute())  # vendors' workers run elsewhere
     if not path.exists():
-        raise ConfigError(f"{path}: no such file or folder", _kept_hint(path) or FORMS)
+        hint, failed = FORMS, path.parent / FAILED / path.name
+        if (path.parent / REPORT).is_file():  # the output of a build, without a folder for this chip
+            rest = f"the build kept nothing for {path.name}; --keep-failed keeps a result that misses the accuracy gate"
+            hint = f"it missed the accuracy gate and lies at {failed}" if failed.is_dir() else rest
+        raise ConfigError(f"{path}: no such file or folder", hint)
     if path.suffix.lower() not in (".onnx", *TFLITE_ENDINGS):
         raise ConfigError(f"{path}: is neither an ONNX nor a TFLite file", FORMS)
     return Named(text, None, path)
-
-
-def _kept_hint(path: Path) -> str:
-    """Returns why a chip has no folder in the output of a build that was made for it."""
-    if not (path.parent / REPORT).is_file():
-        return ""
-    failed = path.parent / FAILED / path.name
-    if failed.is_dir():
-        return f"it missed the accuracy gate and lies at {failed}"
-    return f"the build kept nothing for {path.name}; --keep-failed keeps a result that misses the accuracy gate"
 
 
 def execution(side: Named, device: str | None, store: Store) -> Direct | Compiled:

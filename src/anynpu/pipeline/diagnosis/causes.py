@@ -139,8 +139,15 @@ def unlike_branches(case: Case) -> Iterator[Cause]:
 
 def outlier_channels(case: Case) -> Iterator[Cause]:
     """A few loud channels take the integers of all others."""
-    for figures in _outliers(case):
+    for node in case.nodes:
+        figures = case.figures.get(node.outputs[0])
+        if figures is None or figures.bits != 8 or figures.step is None or figures.peaks.size < 4:
+            continue
+        if node.kind in (*_CONCAT, *_MOVES, *_SOFTMAX):
+            continue  # its channels come from elsewhere
         loudest, usual = float(figures.peaks.max()), float(np.median(figures.peaks))
+        if not (figures.peaks.max() > _OUTLIER * usual > 0 and usual < _LEVELS * figures.step):
+            continue
         loud = int(np.count_nonzero(figures.peaks > loudest / 2))
         yield Cause(
             cause="outlier channels",
@@ -151,19 +158,6 @@ def outlier_channels(case: Case) -> Iterator[Cause]:
             ),
             repair="equalise the channels (-O equalize=true), or -O activations=int16",
         )
-
-
-def _outliers(case: Case) -> Iterator[Figures]:
-    """Yields the tensors of which half of the channels have few of the integers."""
-    for node in case.nodes:
-        figures = case.figures.get(node.outputs[0])
-        if figures is None or figures.bits != 8 or figures.step is None or figures.peaks.size < 4:
-            continue
-        if node.kind in (*_CONCAT, *_MOVES, *_SOFTMAX):
-            continue  # its channels come from elsewhere
-        usual = float(np.median(figures.peaks))
-        if figures.peaks.max() > _OUTLIER * usual > 0 and usual < _LEVELS * figures.step:
-            yield figures
 
 
 def range_before_activation(case: Case) -> Iterator[Cause]:

@@ -232,7 +232,15 @@ class Machine:
         size, depth = ofm_size(op), op.register("IFM_DEPTH_M1") + 1
         check_depth(op, 1 if op.mode == REDUCE_SUM else depth)
         if op.mode == MAX:
-            self._finish(op, memories, ofm, self._maximum(op, memories, ifm, kernel, size, depth))
+            height, width = kernel.ifm_size(size)
+            if height < 1 or width < 1:
+                raise IntegrityError(f"{op.title}: its padding is larger than its kernel reaches")
+            values = memories.read(op, ifm, (height, width, depth)).astype(np.int64) - ifm.zero_point
+            seen = (v for _, _, v in taps(padded(op, values, kernel, size, -(1 << 40)), kernel, size))
+            largest = next(seen).copy()
+            for values in seen:
+                np.maximum(largest, values, out=largest)
+            self._finish(op, memories, ofm, largest)
             return
         if op.mode not in (AVERAGE, REDUCE_SUM):
             raise IntegrityError(f"{op.title}: {self.stream.title} has no pooling {op.mode}")
@@ -246,26 +254,18 @@ class Machine:
             scaled = averages(total, kernel, size, values)
         self._finish(op, memories, ofm, scaled)
 
-    def _maximum(
-        self, op: Operation, memories: Memories, ifm: FeatureMap, kernel: Kernel, size: tuple[int, int], depth: int
-    ) -> Array:
-        height, width = kernel.ifm_size(size)
-        if height < 1 or width < 1:
-            raise IntegrityError(f"{op.title}: its padding is larger than its kernel reaches")
-        values = memories.read(op, ifm, (height, width, depth)).astype(np.int64) - ifm.zero_point
-        lowest = -(1 << 40)
-        largest: Array | None = None
-        for _, _, seen in taps(padded(op, values, kernel, size, lowest), kernel, size):
-            largest = seen.copy() if largest is None else np.maximum(largest, seen, out=largest)
-        assert largest is not None
-        return largest
-
     def _elementwise(self, op: Operation, memories: Memories) -> None:
         ifm, ofm = feature_map(op, "IFM", 2), feature_map(op, "OFM", 1)
         shape = (*ofm_size(op), op.register("OFM_DEPTH_M1") + 1)
         first = memories.read(op, ifm, shape).astype(np.int64) - ifm.zero_point
         if op.mode in (LRELU, ABS, CLZ):
-            self._finish(op, memories, ofm, self._unary(op, first))
+            if op.mode == CLZ:
+                values = leading_zeros(first)
+            elif op.mode == ABS:
+                values = self._scaled(op, np.abs(first), *_ofm_scale(op))
+            else:
+                values = np.where(first >= 0, first, self._scaled(op, first, *_ofm_scale(op)))
+            self._finish(op, memories, ofm, values)
             return
         # The second operand less its zero point, in a shape that broadcasts
         broadcast, precision = op.register("IFM2_BROADCAST"), op.register("IFM2_PRECISION")
@@ -281,13 +281,6 @@ class Machine:
         if op.register("IFM2_BROADCAST") >> 6 & 1:
             first, second = second, first
         self._finish(op, memories, ofm, self._binary(op, first, second, ifm.dtype.itemsize))
-
-    def _unary(self, op: Operation, values: Array) -> Array:
-        if op.mode == CLZ:
-            return leading_zeros(values)
-        if op.mode == ABS:
-            return self._scaled(op, np.abs(values), *_ofm_scale(op))
-        return np.where(values >= 0, values, self._scaled(op, values, *_ofm_scale(op)))
 
     def _binary(self, op: Operation, first: Array, second: Array, width: int) -> Array:
         if op.mode == MUL:

@@ -256,7 +256,16 @@ class Machine85(Machine):
         if op.mode == NONE:
             total = self._accumulated(op, memories, np.zeros((1, *size, depth), np.int64))
         elif op.mode in (MAX, MIN):
-            total = self._extreme(op, memories, ifm, kernel, size, depth)
+            sign = -1 if op.mode == MIN else 1
+            if op.register("IFM_PRECISION") >> 14 == CHAINED:
+                values = self._chained(op, memories, "IFM") - ifm.zero_point
+            else:
+                values = self._read(op, memories, ifm, (*kernel.ifm_size(size), depth))
+            seen = (v for _, _, v in taps(padded(op, sign * values, kernel, size, -FAR), kernel, size))
+            largest = next(seen).copy()
+            for values in seen:
+                np.maximum(largest, values, out=largest)
+            total = sign * largest
         elif op.mode in (AVERAGE, REDUCE_SUM, SUM):
             values = self._windowed(op, memories, ifm, kernel, size, depth).astype(np.int64)
             total = window_sums(values, kernel, size)
@@ -270,20 +279,6 @@ class Machine85(Machine):
             window = np.stack([v for _, _, v in taps(padded(op, values, kernel, size, -FAR), kernel, size)])
             total = np.asarray(window.argmax(axis=0), np.int64) << 16
         self._output(op, memories, total, None)
-
-    def _extreme(
-        self, op: Operation, memories: Memories, ifm: FeatureMap, kernel: Kernel, size: tuple[int, int], depth: int
-    ) -> Array:
-        sign = -1 if op.mode == MIN else 1
-        if op.register("IFM_PRECISION") >> 14 == CHAINED:
-            values = self._chained(op, memories, "IFM") - ifm.zero_point
-        else:
-            values = self._read(op, memories, ifm, (*kernel.ifm_size(size), depth))
-        seen = (v for _, _, v in taps(padded(op, sign * values, kernel, size, -FAR), kernel, size))
-        largest = next(seen).copy()
-        for values in seen:
-            np.maximum(largest, values, out=largest)
-        return sign * largest
 
     def _elementwise(self, op: Operation, memories: Memories) -> None:
         shape = (*ofm_size(op), op.register("OFM_DEPTH_M1") + 1)

@@ -89,25 +89,19 @@ def integers(blocks: Blocks, scheme: Scheme, last_width: int, biased: int) -> In
             rounding = _rounding(held, block)
             wide = last_width == 32 and number == len(blocks.blocks) - 1
             scale = rounding.scale[0] * incoming if wide else tensors[block.tensor].scale
+            assert block.bias is not None
+            shift = 0 if wide else round(math.log2(rounding.scale[0] * 128 * incoming / scale))
+            step = scale / incoming if wide else scale * 2.0**shift / (128 * incoming)
+            weight = np.clip(np.rint(block.weight / step), rounding.low, rounding.high)
             zero = centre if block.sources[0] == INPUT else 0.0
-            layer = _layer(block, rounding, incoming, scale, zero, wide, wide and block.output[0] > biased)
+            real = block.bias + zero * step * weight.reshape(len(weight), -1).sum(axis=1)
+            bias = np.clip(np.rint(real / (128 * incoming * step)), -128, 127)
+            bare = wide and block.output[0] > biased  # biases that do not fit are the processor's
+            stored = weight.astype(np.int64), (np.zeros_like(bias) if bare else bias).astype(np.int64)
+            layer = Quantised(*stored, shift, scale, real if bare else None)
         scales[number] = layer.scale
         layers.append(layer)
     return Integers(layers, first.scale, centre)
-
-
-def _layer(
-    block: Block, rounding: WeightRounding, incoming: float, scale: float, centre: float, wide: bool, bare: bool
-) -> Quantised:
-    """Returns one layer; biases that do not fit (`bare`) are the processor's."""
-    assert block.weight is not None and block.bias is not None
-    shift = 0 if wide else round(math.log2(rounding.scale[0] * 128 * incoming / scale))
-    step = scale / incoming if wide else scale * 2.0**shift / (128 * incoming)
-    weight = np.clip(np.rint(block.weight / step), rounding.low, rounding.high)
-    real = block.bias + centre * step * weight.reshape(len(weight), -1).sum(axis=1)
-    bias = np.clip(np.rint(real / (128 * incoming * step)), -128, 127)
-    stored = weight.astype(np.int64), (np.zeros_like(bias) if bare else bias).astype(np.int64)
-    return Quantised(*stored, shift, scale, real if bare else None)
 
 
 def _weights(scheme: Scheme) -> dict[str, WeightRounding]:

@@ -111,7 +111,16 @@ def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, pl
         answers = simulator.answers()
         shutil.copyfile(result, out / RESULT)
     except ToolFailed as failure:
-        raise _explained(failure, _text(work.log, start), platform) from None
+        from anynpu.targets.rknn.prepare import last_error, refusals
+
+        text = _text(work.log, start)
+        if reasons := refusals(text):
+            raise Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", reasons) from None
+        words = last_error(text)
+        if words and words not in failure.message:  # the toolkit's own
+            failure.message = f"{failure.message} ({words})"
+            failure.args = (failure.message,)
+        raise failure from None
     finally:
         simulator.close()
     np.savez_compressed(out / REBUILD / ANSWERS, **answers)  # type: ignore[arg-type]  # see above
@@ -120,19 +129,6 @@ def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, pl
 
 def _text(log: Path, start: int) -> str:
     return log.read_bytes()[start:].decode("utf-8", "replace")
-
-
-def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed | Unsupported:
-    """Returns the failure in the toolkit's own words; a model that it says it does not take is Unsupported."""
-    from anynpu.targets.rknn.prepare import last_error, refusals
-
-    if reasons := refusals(text):
-        return Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", reasons)
-    words = last_error(text)
-    if words and words not in failure.message:
-        failure.message = f"{failure.message} ({words})"
-        failure.args = (failure.message,)
-    return failure
 
 
 def _manifest(

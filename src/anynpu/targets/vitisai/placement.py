@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from anynpu.artifact import OperatorPlacement, Placement
 from anynpu.drivers.ryzen_facts import Precision
@@ -49,7 +49,13 @@ def without_pairs(model: ModelProto) -> ModelProto:
     # What the last pair gave is the output: its producer takes over the name.
     ends = {alias[value.name]: value.name for value in graph.output if value.name in alias}
     del graph.node[:], graph.value_info[:]  # shapes are inferred anew
-    graph.node.extend(_renamed(node, alias, ends) for node in nodes)
+    for node in nodes:
+        twin = graph.node.add()
+        twin.CopyFrom(node)
+        del twin.input[:], twin.output[:]
+        sources = [alias.get(name, name) for name in node.input]
+        twin.input.extend(ends.get(name, name) for name in sources)
+        twin.output.extend(ends.get(name, name) for name in node.output)
     folded = set(alias.values())
     # Which floats a constant holds does not matter here.
     floats = [
@@ -59,13 +65,3 @@ def without_pairs(model: ModelProto) -> ModelProto:
     del graph.initializer[:]
     graph.initializer.extend(floats)
     return kept
-
-
-def _renamed(node: NodeProto, alias: dict[str, str], ends: dict[str, str]) -> NodeProto:
-    twin = NodeProto()
-    twin.CopyFrom(node)
-    sources = [alias.get(name, name) for name in node.input]
-    del twin.input[:], twin.output[:]
-    twin.input.extend(ends.get(name, name) for name in sources)
-    twin.output.extend(ends.get(name, name) for name in node.output)
-    return twin
