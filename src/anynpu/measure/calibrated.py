@@ -36,14 +36,14 @@ def keep(folder: Path, data: Artifact | None, model: Artifact) -> None:
         return
     details, step = data.manifest.details, data.manifest.step
     stated = step.options.get("preprocess") if step is not None else None
-    made = Calibrated(
+    calibrated = Calibrated(
         data.digest,
         bool(details["random"]),
         data.manifest.inputs,
         tuple(details["sample_digests"]),
         schema.from_dict(Preprocess, dict(stated), "preprocess") if stated else None,
     )
-    text = json.dumps(schema.to_dict(made), indent=1, sort_keys=True, allow_nan=False)
+    text = json.dumps(schema.to_dict(calibrated), indent=1, sort_keys=True, allow_nan=False)
     (folder / FILE).write_text(text + "\n", "utf-8")
 
 
@@ -56,10 +56,10 @@ def read(artifact: Artifact) -> Calibrated | None:
     if hash_file(path) != digest:
         raise IntegrityError(f"{path}: not the file that the artifact was made with")
     try:
-        found: Calibrated = schema.from_dict(Calibrated, schema.read_json(path), str(path))
+        calibrated: Calibrated = schema.from_dict(Calibrated, schema.read_json(path), str(path))
     except ConfigError as error:
         raise IntegrityError(error.message, error.hint) from None
-    return found
+    return calibrated
 
 
 def _entry(artifact: Artifact) -> str | None:

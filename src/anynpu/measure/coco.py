@@ -78,9 +78,9 @@ class Matches:
         return sum(len(each.image) for each in self.classes)
 
 
-def overlaps(found: Array, truth: Array, crowd: Array) -> Array:
+def overlaps(boxes: Array, truth: Array, crowd: Array) -> Array:
     """Returns the overlap of every found box with every true one [found, true]; boxes as in Truth."""
-    a, b = found[:, None].astype(np.float64), truth[None].astype(np.float64)
+    a, b = boxes[:, None].astype(np.float64), truth[None].astype(np.float64)
     sides = np.minimum(a[..., 2:] + a[..., :2], b[..., 2:] + b[..., :2]) - np.maximum(a[..., :2], b[..., :2])
     shared = np.where((sides > 0).all(axis=-1), sides[..., 0] * sides[..., 1], 0.0)
     areas_a, areas_b = a[..., 2] * a[..., 3], b[..., 2] * b[..., 3]
@@ -88,11 +88,11 @@ def overlaps(found: Array, truth: Array, crowd: Array) -> Array:
     return np.divide(shared, whole, out=np.zeros_like(shared), where=shared > 0)
 
 
-def match(truths: Sequence[Truth], found: Sequence[Found], classes: int) -> Matches:
+def match(truths: Sequence[Truth], detections: Sequence[Found], classes: int) -> Matches:
     """Returns the detections of every image matched with what is there, class by class."""
     parts: list[list[tuple[Array, ...]]] = [[] for _ in range(classes)]
     objects = np.zeros((classes, len(truths), len(AREAS)), np.int64)
-    for image, (truth, seen) in enumerate(zip(truths, found, strict=True)):
+    for image, (truth, seen) in enumerate(zip(truths, detections, strict=True)):
         for number in np.union1d(truth.classes, seen.classes).astype(int):
             if 0 <= number < classes:
                 part, objects[number, image] = _matched(truth, seen, number)
@@ -108,13 +108,13 @@ def match(truths: Sequence[Truth], found: Sequence[Found], classes: int) -> Matc
     return Matches(len(truths), tuple(joined))
 
 
-def _matched(truth: Truth, found: Found, number: int) -> tuple[tuple[Array, ...], Array]:
+def _matched(truth: Truth, detections: Found, number: int) -> tuple[tuple[Array, ...], Array]:
     """Returns rank, score, hits and ignored of one image's detections of a class, and its objects by area."""
-    there, seen = truth.classes == number, np.flatnonzero(found.classes == number)
-    seen = seen[np.argsort(-found.scores[seen], kind="stable")][: MOST[-1]]
+    there, seen = truth.classes == number, np.flatnonzero(detections.classes == number)
+    seen = seen[np.argsort(-detections.scores[seen], kind="stable")][: MOST[-1]]
     crowd, free_again = truth.crowd[there], (truth.crowd | truth.ignored)[there]
     outside = _outside(truth.areas[there]) | free_again  # [area, object]
-    boxes = found.boxes[seen].astype(np.float64)
+    boxes = detections.boxes[seen].astype(np.float64)
     hits = np.zeros((len(AREAS), len(OVERLAPS), len(seen)), np.bool_)
     ignored = np.zeros_like(hits)
     if there.any():
@@ -136,7 +136,7 @@ def _matched(truth: Truth, found: Found, number: int) -> tuple[tuple[Array, ...]
             ignored[:, :, at] = hit & outside[area, best]
             free[area[hit], overlap[hit], best[hit]] = False
     ignored |= ~hits & _outside(boxes[:, 2] * boxes[:, 3])[:, None]
-    return (np.arange(len(seen)), found.scores[seen], hits, ignored), (~outside).sum(axis=1)
+    return (np.arange(len(seen)), detections.scores[seen], hits, ignored), (~outside).sum(axis=1)
 
 
 def _outside(areas: Array) -> Array:

@@ -194,7 +194,7 @@ def detected(
     labels = detector.model.card.labels or tuple(detector.name(n) for n in range(len(data.names)))
     numbers, note = class_numbers(data.names, labels, rename)
     back = {number: at for at, number in enumerate(numbers)}
-    truths, found, failed = [], [], {}
+    truths, by_image, failed = [], [], {}
     for at, image in enumerate(data.images):
         try:
             picture = read_image(image_file(folder, image))
@@ -211,10 +211,10 @@ def detected(
         classes = np.array([back.get(int(number), -1) for number in detections.classes], np.int64)
         boxes = np.asarray(detections.boxes, np.float64).reshape(-1, 4)
         boxes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)  # left, top, width, height
-        found.append(coco.Found(boxes, np.asarray(detections.scores, np.float64), classes))
+        by_image.append(coco.Found(boxes, np.asarray(detections.scores, np.float64), classes))
         progress(at + 1, len(data.images))
     _some(len(truths), failed)
-    matches = coco.match(truths, found, len(data.names))
+    matches = coco.match(truths, by_image, len(data.names))
     if not sum(each.objects[:, 0].sum() for each in matches.classes):
         raise ConfigError("no object is annotated in the images that can be read: there is nothing to find")
     unasked = len(labels) - len(set(numbers))

@@ -102,7 +102,7 @@ def compare_layers(
             sums.setdefault(match.name, Sums()).add(theirs, lifted)
         if progress is not None:
             progress(index + 1, len(samples))
-    return {name: found for name, total in sums.items() if (found := total.result) is not None}
+    return {name: figures for name, total in sums.items() if (figures := total.result) is not None}
 
 
 def _tensors(

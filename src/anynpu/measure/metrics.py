@@ -79,12 +79,12 @@ def auc(scores: Values, positive: npt.NDArray[np.bool_]) -> float:
 
 def auc_reconstruction(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]) -> float:
     """Returns the AUC of the reconstruction error as anomaly score; label 1 is an anomaly."""
-    given, rebuilt = _only(inputs, "input"), _only(outputs, "output")
+    original, rebuilt = _only(inputs, "input"), _only(outputs, "output")
     _same_count(rebuilt, labels)
-    if given.shape != rebuilt.shape:
-        raise ConfigError(f"the reconstruction has shape {rebuilt.shape}, the input {given.shape}")
-    difference = given.astype(np.float64) - rebuilt.astype(np.float64)
-    error = np.mean(difference.reshape(len(given), -1) ** 2, axis=1)
+    if original.shape != rebuilt.shape:
+        raise ConfigError(f"the reconstruction has shape {rebuilt.shape}, the input {original.shape}")
+    difference = original.astype(np.float64) - rebuilt.astype(np.float64)
+    error = np.mean(difference.reshape(len(original), -1) ** 2, axis=1)
     return auc(error, np.asarray(labels) == 1)
 
 

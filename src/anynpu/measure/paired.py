@@ -120,9 +120,9 @@ def _redrawn(
                 raise
             continue
         changes.append(scores[1] - scores[0])
-    found = np.asarray(changes)
-    low, high = np.quantile(found, (0.025, 0.975))
-    extreme = min(int((found <= 0).sum()), int((found >= 0).sum()))
+    differences = np.asarray(changes)
+    low, high = np.quantile(differences, (0.025, 0.975))
+    extreme = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     p_value = min(1.0, 2 * (extreme + 1) / (REDRAWN + 1))
     difference = (whole[1] - whole[0], float(low), float(high))
     return Paired(metric, len(labels), whole[0], whole[1], difference, p_value, "paired bootstrap")

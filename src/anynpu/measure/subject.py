@@ -151,10 +151,10 @@ class Pipeline:
         marks.append(clock())
         outputs = session.run(stored)
         marks.append(clock())
-        found = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
+        answers = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
         marks.append(clock())
         if self._post is not None:
-            self._post(found)
+            self._post(answers)
         marks.append(clock())
         self._marks = marks
         return outputs

@@ -172,8 +172,8 @@ def _lost_numbers(name: str, reference: Array, candidate: Array) -> tuple[str, .
         lost = [int(row) for row in still if _commonest_share(own[row]) < COMMON]
         if lost:
             which = ", ".join(map(str, lost[:NAMED])) + (" and more" if len(lost) > NAMED else "")
-            told = f"row{'s' * (len(lost) > 1)} {which} of axis {axis} of output '{name}'"
-            return (f"{told} take several values in the float model and one in this build",)
+            place = f"row{'s' * (len(lost) > 1)} {which} of axis {axis} of output '{name}'"
+            return (f"{place} take several values in the float model and one in this build",)
     return ()
 
 

@@ -213,10 +213,11 @@ def _held_against_ranges(result: Verification, subject: Artifact, truth: Artifac
 
 def _reworded(result: Verification, subject: Artifact, truth: Artifact, session: Any) -> Verification:
     """Returns the result with sentences that name what it was compared with, where that is not a float model."""
-    given = truth.manifest.details.get("given", "")
+    source = truth.manifest.details.get("given", "")
     if truth.manifest.format != "tflite-given":
         return result
-    name = f"the given model ({given}) in LiteRT" if ":" in given else f"the given {given.partition(' ')[2]} in LiteRT"
+    what = f"model ({source})" if ":" in source else source.partition(" ")[2]
+    name = f"the given {what} in LiteRT"
     named = from_dict(Verification, _with_text(to_dict(result), FLOAT_MODEL, name), "verification")
     same = session.name == "litert" and subject.main.read_bytes() == truth.main.read_bytes()
     note = ("compared with itself in the same runtime: this proves that it runs, nothing more",) if same else ()
@@ -309,8 +310,8 @@ def judge(verification: Verification, gate: Gate) -> None:
     names = [f"{name}: {f.sqnr_db:.1f} dB" for name, f in worst[:3]]
     if short := shortfall(verification.outputs, gate.min_sqnr_db, verification.reference):
         lost = [sentence for f in verification.outputs.values() for sentence in f.lost]
-        told = lost if short.message in lost else names
-        raise AccuracyError(short.message, short.metric, short.got, short.wanted, told, short.hint)
+        sentences = lost if short.message in lost else names
+        raise AccuracyError(short.message, short.metric, short.got, short.wanted, sentences, short.hint)
     if verification.score is not None and verification.score_float is not None:
         drop = 100 * (verification.score_float - verification.score)
         if drop > gate.max_drop_points:

@@ -231,9 +231,8 @@ class Place:
         elif move.worst not in self.named:
             groups = (self.worst or {}).get(move.worst, ())
             most = (len(groups) + 1) // 2
-            for count in (
-                (*(1 << n for n in range((most - 1).bit_length())), most) if most else ()
-            ):  # 1, 2, 4, ..., most
+            counts = [count for n in range(most.bit_length()) if (count := 1 << n) < most]
+            for count in (*counts, most) if most else ():
                 names = ",".join(name for group in groups[:count] for name in group)
                 yield replace(base, options={**options, move.worst: names})
 

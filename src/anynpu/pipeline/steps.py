@@ -356,10 +356,10 @@ class Steps:
             platform.name,
             platform.digest,
         )
-        found = self.store.recall(
+        settled = self.store.recall(
             question.address, lambda: schema.to_dict(target.settled(options, model, platform), whole=True)
         )
-        return replace(link, options=schema.from_dict(type(options), found, f"options of {target.name}"))
+        return replace(link, options=schema.from_dict(type(options), settled, f"options of {target.name}"))
 
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
         """Returns the step of a compiler whose options are settled."""

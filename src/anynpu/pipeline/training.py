@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def trained_chain(
-    steps: Steps, platform: Platform, links: Sequence[Link], made: Sequence[Artifact], result: BuildResult
+    steps: Steps, platform: Platform, links: Sequence[Link], artifacts: Sequence[Artifact], result: BuildResult
 ) -> list[Artifact]:
     """Returns the artifacts of a chip after training, or those before it where they are better on held-out samples."""
     assert result.model is not None
-    rounding = next((artifact for artifact in made if artifact.manifest.format in READERS), None)
+    rounding = next((artifact for artifact in artifacts if artifact.manifest.format in READERS), None)
     if rounding is None:
         known = ", ".join(sorted(READERS))
         raise Unsupported(
@@ -47,7 +47,7 @@ def trained_chain(
     data = require_samples(result.test)
     before = read_verification(verify(steps, platform, rounding, result.model, data), "")
     require_reference(before)  # there is nothing to learn from a model that always gives the same
-    at = list(made).index(rounding)
+    at = list(artifacts).index(rounding)
     # Channels that the compiler makes equally loud first have other ranges than those of the float graph.
     plain = list[Link]()
     for link in links:
@@ -61,21 +61,22 @@ def trained_chain(
     after = read_verification(verify(steps, platform, again[at], result.model, data), "")
     kept = not _worse(after, before)
     steps.notes.append(_note(platform.name, model, before, after, kept))
-    return again if kept else list(made)
+    return again if kept else list(artifacts)
 
 
 def _compiled(
     steps: Steps, platform: Platform, links: Sequence[Link], model: Artifact, result: BuildResult
 ) -> list[Artifact]:
-    made: list[Artifact] = []
+    artifacts: list[Artifact] = []
     for link in links:
-        made.append(steps.compile(platform.name, link, made[-1] if made else model, result.calibration, platform))
-    return made
+        previous = artifacts[-1] if artifacts else model
+        artifacts.append(steps.compile(platform.name, link, previous, result.calibration, platform))
+    return artifacts
 
 
-def can_train(made: Sequence[Artifact]) -> bool:
+def can_train(artifacts: Sequence[Artifact]) -> bool:
     """Whether the rounding of a chain of compilers can be learnt."""
-    return any(artifact.manifest.format in READERS for artifact in made)
+    return any(artifact.manifest.format in READERS for artifact in artifacts)
 
 
 def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:

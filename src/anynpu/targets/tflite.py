@@ -98,12 +98,12 @@ class LiteRt:
         for name in names:
             if name not in known:
                 raise ConfigError(f"-O skip_passes={name}: no such pass{schema.near(name, known)}", ", ".join(known))
-        made = lower(str(model.main), str(out / "model.tflite"), inputs, outputs, names)
+        written = lower(str(model.main), str(out / "model.tflite"), inputs, outputs, names)
         return replace(
-            with_passes(bare(source, out / "model.tflite"), made["passes"]),
+            with_passes(bare(source, out / "model.tflite"), written["passes"]),
             format=self.produces,
-            inputs=_specs(made["inputs"], source.inputs, inputs),
-            outputs=_specs(made["outputs"], source.outputs, outputs),
+            inputs=_specs(written["inputs"], source.inputs, inputs),
+            outputs=_specs(written["outputs"], source.outputs, outputs),
         )
 
 
@@ -164,24 +164,24 @@ class TfLite:
             return replace(bare(source, result), format=self.produces, notes=source.notes)
         answer = emit("anynpu.targets.tflite:quantize", model, data, options, result, work)
         left = answer["figures"].get("float_operators", ())
-        made = with_passes(bare(source, result), answer["passes"])
+        manifest = with_passes(bare(source, result), answer["passes"])
         return replace(
-            made,
+            manifest,
             format=self.produces,
             inputs=_specs(answer["inputs"], source.inputs, ()),
             outputs=_specs(answer["outputs"], source.outputs, ()),
             details={"quantisation": answer["figures"]},
-            notes=(*source.notes, *made.notes, *float_notes(left)),
+            notes=(*source.notes, *manifest.notes, *float_notes(left)),
         )
 
 
 def _specs(
-    found: list[dict[str, Any]], source: tuple[TensorSpec, ...], turned: Sequence[str]
+    tensors: list[dict[str, Any]], source: tuple[TensorSpec, ...], turned: Sequence[str]
 ) -> tuple[TensorSpec, ...]:
     """Returns the specs read from the file, with the layouts that the conversion gave them."""
     layouts = {s.name: "NHWC" if s.name in turned else s.layout for s in source}
     channels = {s.name: s.channels for s in source}
-    specs = (schema.from_dict(TensorSpec, item, "tensor") for item in found)
+    specs = (schema.from_dict(TensorSpec, item, "tensor") for item in tensors)
     return tuple(replace(s, layout=layouts[s.name], channels=channels[s.name]) for s in specs)
 
 
@@ -253,8 +253,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
 
     source = Artifact.open(Path(model))
     options = schema.from_dict(TfLiteOptions, plan, "plan")
-    given = Artifact.open(Path(data))
-    turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
+    samples = Artifact.open(Path(data))
+    turned = in_layout(dataset(samples.path), samples.manifest.inputs, source.manifest.inputs)
     floating = source.main
     if options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")

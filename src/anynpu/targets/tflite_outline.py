@@ -86,20 +86,20 @@ def same_tensors(path: Path, reference: Path) -> dict[str, str]:
     """
     mine, theirs = operators(path), operators(reference)
     ours, others = _plain(mine), _plain(theirs)
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for block in difflib.SequenceMatcher(None, _keys(ours), _keys(others), autojunk=False).get_matching_blocks():
         for a, b in zip(ours[block.a :][: block.size], others[block.b :][: block.size], strict=True):
-            found |= zip((t.name for t in a.outputs), (t.name for t in b.outputs), strict=True)
+            pairs |= zip((t.name for t in a.outputs), (t.name for t in b.outputs), strict=True)
     borders = {t.name: t.shape for op in theirs for t in op.tensors if not t.constant}
-    made = {t.name for op in mine for t in op.outputs}
+    computed = {t.name for op in mine for t in op.outputs}
     for tensor in (t for op in mine for t in op.inputs if t is not None):
-        if not tensor.constant and tensor.name not in made and borders.get(tensor.name) == tensor.shape:
-            found[tensor.name] = tensor.name
+        if not tensor.constant and tensor.name not in computed and borders.get(tensor.name) == tensor.shape:
+            pairs[tensor.name] = tensor.name
     for op in mine:
         source = op.inputs[0] if op.kind in CONVERSIONS else None
-        if source is not None and source.name in found:
-            found[op.outputs[0].name] = found[source.name]
-    return found
+        if source is not None and source.name in pairs:
+            pairs[op.outputs[0].name] = pairs[source.name]
+    return pairs
 
 
 def _plain(ops: Sequence[TfliteOperator]) -> list[TfliteOperator]:
@@ -112,9 +112,9 @@ def _keys(ops: Sequence[TfliteOperator]) -> list[tuple[str, tuple[tuple[int, ...
 
 def through_padding(path: Path, tensors: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """Returns the table with an entry for each PAD and conversion behind a tensor of it: they change no channel."""
-    found = dict(tensors)
+    table = dict(tensors)
     for op in operators(path):
         source = op.inputs[0] if op.kind in ("PAD", "PADV2", *CONVERSIONS) else None
-        if source is not None and source.name in found:
-            found.setdefault(op.outputs[0].name, found[source.name])
-    return found
+        if source is not None and source.name in table:
+            table.setdefault(op.outputs[0].name, table[source.name])
+    return table

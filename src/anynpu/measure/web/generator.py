@@ -98,8 +98,8 @@ class Traffic:
 class Generator:
     """Sends the requests of a plan; one run of one event loop."""
 
-    def __init__(self, plan: Plan, found: Traffic) -> None:
-        self.plan, self.found = plan, found
+    def __init__(self, plan: Plan, traffic: Traffic) -> None:
+        self.plan, self.traffic = plan, traffic
         self._idle: list[Exchange] = []
         self._all: set[Exchange] = set()
         self._opening = 0
@@ -115,14 +115,14 @@ class Generator:
     async def run(self) -> None:
         """Returns when every request is answered or given up."""
         self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
-        self.found.start = clock()
+        self.traffic.start = clock()
         look = self._loop.call_later(LOOK_S, self._look)
         try:
             if self.plan.schedule is None:
                 for _ in range(self.plan.connections):
                     self._open()
             else:
-                self.found.scheduled = len(self.plan.schedule)
+                self.traffic.scheduled = len(self.plan.schedule)
                 self._arrive()
             await self._done.wait()
         finally:
@@ -138,12 +138,12 @@ class Generator:
         schedule = self.plan.schedule
         assert schedule is not None
         while self._next < len(schedule):
-            due = self.found.start + schedule[self._next]
+            due = self.traffic.start + schedule[self._next]
             now = clock()
             if due > now:
                 self._loop.call_later((due - now) / 1e9, self._arrive)
                 return
-            self.found.late.append(now - due)
+            self.traffic.late.append(now - due)
             self._submit(due, self._next % len(self.plan.requests), 0)
             self._next += 1
         self._exhausted = True
@@ -164,7 +164,7 @@ class Generator:
         exchange.due, exchange.payload, exchange.tries = due, payload, tries
         exchange.send(self.plan.requests[payload])
         busy = len(self._all) - len(self._idle)
-        self.found.most_busy = max(self.found.most_busy, busy)
+        self.traffic.most_busy = max(self.traffic.most_busy, busy)
 
     def _open(self) -> None:
         self._opening += 1
@@ -184,11 +184,11 @@ class Generator:
             self._opening -= 1
             now = clock()
             due, payload, _ = self._waiting.popleft() if self._waiting else (now, 0, 0)
-            self.found.attempts.append(Attempt(payload, due, now, now, now, REFUSED))
+            self.traffic.attempts.append(Attempt(payload, due, now, now, now, REFUSED))
             self._refused += 1
             if self._refused >= self.plan.give_up:
                 why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-                self.found.error = DeviceError(
+                self.traffic.error = DeviceError(
                     f"{self.plan.address}: {why}", call="connect", cause="the server is not there, or it went away"
                 )
                 self._done.set()
@@ -199,7 +199,7 @@ class Generator:
             return
         self._opening -= 1
         self._refused = 0
-        self.found.opened += 1
+        self.traffic.opened += 1
         self._all.add(exchange)
         self._proceed(exchange)
 
@@ -224,8 +224,8 @@ class Generator:
     def _over(self) -> bool:
         """Says whether a closed loop has sent enough."""
         if not self._exhausted and self.plan.until is not None:
-            self.found.ended = self.plan.until(self._next, (clock() - self.found.start) / 1e9)
-            self._exhausted = bool(self.found.ended)
+            self.traffic.ended = self.plan.until(self._next, (clock() - self.traffic.start) / 1e9)
+            self._exhausted = bool(self.traffic.ended)
         return self._exhausted
 
     def _maybe_done(self) -> None:
@@ -235,14 +235,14 @@ class Generator:
     def _ended(self, exchange: Exchange, answer: Answer | str) -> None:
         due, payload, sent = exchange.due, exchange.payload, exchange.sent
         if isinstance(answer, Answer):
-            kept = self.found.keep(payload, answer)
-            self.found.attempts.append(Attempt(payload, due, sent, answer.first, answer.last, answer.status, kept))
+            kept = self.traffic.keep(payload, answer)
+            self.traffic.attempts.append(Attempt(payload, due, sent, answer.first, answer.last, answer.status, kept))
         elif answer == CLOSED and exchange.answers and not exchange.begun and exchange.tries == 0:
-            self.found.retried += 1
+            self.traffic.retried += 1
             self._submit(due, payload, 1)
         else:
             now = clock()
-            self.found.attempts.append(Attempt(payload, due, sent, now, now, answer))
+            self.traffic.attempts.append(Attempt(payload, due, sent, now, now, answer))
         self._proceed(exchange)
 
     def _gone(self, exchange: Exchange) -> None:
@@ -259,7 +259,7 @@ class Generator:
         while self._waiting and self._waiting[0][0] < oldest:
             due, payload, _ = self._waiting.popleft()
             now = clock()
-            self.found.attempts.append(Attempt(payload, due, now, now, now, TIMED_OUT))
+            self.traffic.attempts.append(Attempt(payload, due, now, now, now, TIMED_OUT))
         for exchange in tuple(self._all):
             if exchange.busy and exchange.sent < oldest:
                 exchange.finish(TIMED_OUT)
@@ -279,13 +279,13 @@ def event_loop(open_loop: bool, connections: int) -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def generate(plan: Plan, found: Traffic | None = None) -> Traffic:
-    """Returns what a plan's requests met; an interruption leaves what was measured in `found`."""
-    found = Traffic() if found is None else found
+def generate(plan: Plan, traffic: Traffic | None = None) -> Traffic:
+    """Returns what a plan's requests met; an interruption leaves what was measured in `traffic`."""
+    traffic = Traffic() if traffic is None else traffic
     open_loop = plan.schedule is not None
     with asyncio.Runner(loop_factory=lambda: event_loop(open_loop, plan.connections)) as runner:
-        runner.run(Generator(plan, found).run())
-    if open_loop and not found.ended:
-        found.ended = "enough"
-    found.attempts.sort(key=lambda attempt: attempt.due)
-    return found
+        runner.run(Generator(plan, traffic).run())
+    if open_loop and not traffic.ended:
+        traffic.ended = "enough"
+    traffic.attempts.sort(key=lambda attempt: attempt.due)
+    return traffic

@@ -79,10 +79,10 @@ def find_limit(
     steps: list[LimitStep] = []
 
     def run(wanted: Settings, count: int, judge: bool) -> tuple[WebResult, LimitStep]:
-        found = bench.run(wanted, count, warm)
-        steps.append(step_of(found, not_kept(found) if judge else ""))
+        result = bench.run(wanted, count, warm)
+        steps.append(step_of(result, not_kept(result) if judge else ""))
         tell(steps[-1])
-        return found, steps[-1]
+        return result, steps[-1]
 
     closed, count, best = replace(settings, scenario=SINGLE, qps=None, bound_ms=None), 1, 0.0
     while count <= (connections or MOST_CONNECTIONS):

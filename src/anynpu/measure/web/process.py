@@ -41,8 +41,8 @@ class ServerProcess:
 
     def usage(self) -> Usage | None:
         """Returns what the processes and those they started have used, or None once they are gone."""
-        fields = {pid: found for pid in self.pids if len(found := stat_fields(self.root, str(pid))) > 14}
-        fields = {pid: found for pid, found in fields.items() if found[0] != "Z"}  # ended, and nobody asked how
+        fields = {pid: words for pid in self.pids if len(words := stat_fields(self.root, str(pid))) > 14}
+        fields = {pid: words for pid, words in fields.items() if words[0] != "Z"}  # ended, and nobody asked how
         if not fields:
             return None
         fields |= below(self.root, set(fields))

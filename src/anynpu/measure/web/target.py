@@ -57,14 +57,14 @@ def get_json(address: Address, path: str, token: str, timeout_s: float) -> tuple
 
     A server that says it is not ready (503) raises DeviceError: what it lists now is not what it will serve.
     """
-    made: http.client.HTTPConnection
+    connection: http.client.HTTPConnection
     if address.scheme == "https":
-        made = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=address.tls)
+        connection = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=address.tls)
     else:
-        made = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
     try:
-        made.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = made.getresponse()
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
         data = answer.read(MOST_INFO + 1)
         if answer.status == 503:
             raise DeviceError(f"{address.at(path)}: HTTP 503, it is not ready", "GET", 503, hint="wait until it is")
@@ -73,7 +73,7 @@ def get_json(address: Address, path: str, token: str, timeout_s: float) -> tuple
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None, ""
     finally:
-        made.close()
+        connection.close()
 
 
 def about(address: Address, token: str, timeout_s: float) -> About:

@@ -82,9 +82,9 @@ def difference(tensor: str, a: Array, b: Array) -> OutputDifference:
 
 def worst_of(a: Mapping[str, Array], b: Mapping[str, Array]) -> OutputDifference:
     """Returns the difference of the tensor that is furthest apart."""
-    return min((difference(name, a[name], b[name]) for name in a), key=lambda found: found.sqnr_db)
+    return min((difference(name, a[name], b[name]) for name in a), key=lambda apart: apart.sqnr_db)
 
 
-def disagrees(found: OutputDifference, tolerance_db: float | None) -> bool:
+def disagrees(apart: OutputDifference, tolerance_db: float | None) -> bool:
     """Whether a difference counts; without a tolerance every value must be equal."""
-    return found.sqnr_db < (MAX_DB if tolerance_db is None else tolerance_db)
+    return apart.sqnr_db < (MAX_DB if tolerance_db is None else tolerance_db)

@@ -61,8 +61,8 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     causes = [*_of_outputs(*(_by_sample(each, len(samples)) for each in (expected, got)))]
     case, taken = _inner_case(subject, truth, twin, samples, calibration_samples, notes, report_progress)
     sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)
-    found = causes_of(case)
-    causes += found if sick else [cause for cause in found if cause.cause == "dead rectifier"]
+    inner = causes_of(case)
+    causes += inner if sick else [cause for cause in inner if cause.cause == "dead rectifier"]
     causes += _of_kernels(session, samples, expected, outputs[worst].sqnr_db, truth)
     before = before_activations(case)
     computed = [name for node in case.nodes for name in node.outputs if name in case.figures]

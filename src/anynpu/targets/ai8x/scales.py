@@ -211,8 +211,8 @@ class _Search:
 
     def __init__(self, block: Block, scale: float, options: Ai8xOptions, bits: int) -> None:
         assert block.weight is not None and block.bias is not None
-        self.block, self.weight, self.bias, self.given, self.options = block, block.weight, block.bias, scale, options
-        self.name, self.bits = block.name, bits
+        self.block, self.weight, self.bias, self.incoming = block, block.weight, block.bias, scale
+        self.name, self.bits, self.options = block.name, bits, options
         self.edge = max(1, 2 ** (self.bits - 1) - 1)
         self.largest = float(np.abs(self.weight).max()) or 1.0
         # The smallest and the largest scale of the weights that the way of clipping allows.
@@ -245,7 +245,7 @@ class _Search:
         tried = []
         for scale in outputs:
             for shift in SHIFTS:
-                step = scale * 2.0**shift / (128 * self.given)
+                step = scale * 2.0**shift / (128 * self.incoming)
                 if self.least * 0.9999 <= step <= self.most:
                     tried.append((self._erased(step), self._error(step) + scale**2 / 12, scale, shift, step))
         if not tried:
@@ -264,9 +264,9 @@ class _Search:
         step = min(steps, key=lambda step: (self._erased(step), self._error(step)))
         weight, bias = self._integers(step)
         if not bare:
-            return Quantised(weight, bias, 0, step * self.given, error=self._error(step))
+            return Quantised(weight, bias, 0, step * self.incoming, error=self._error(step))
         lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
-        return Quantised(weight, np.zeros_like(bias), 0, step * self.given, wanted + lost, self._error(step))
+        return Quantised(weight, np.zeros_like(bias), 0, step * self.incoming, wanted + lost, self._error(step))
 
     def _erased(self, step: float) -> bool:
         """Tells whether a step leaves no weight: by its error it may be best, but nothing gets through such a layer."""
@@ -277,7 +277,7 @@ class _Search:
         weight = np.clip(np.rint(self.weight / step), low, 2 ** (self.bits - 1) - 1)
         # What rounding the weights takes from the mean of a channel, the bias gives back.
         lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
-        bias = np.clip(np.rint((self.bias + lost) / (128 * self.given * step)), -128, 127)
+        bias = np.clip(np.rint((self.bias + lost) / (128 * self.incoming * step)), -128, 127)
         return weight.astype(np.int64), bias.astype(np.int64)
 
     def _error(self, step: float) -> float:
@@ -285,7 +285,7 @@ class _Search:
         off = self.weight - weight * step
         lost = (off * self.mean).reshape(len(weight), -1).sum(axis=1)
         spread = (off**2 * np.maximum(self.square - self.mean**2, 0)).reshape(len(weight), -1).sum(axis=1)
-        shifted = self.bias + lost - bias * (128 * self.given * step)
+        shifted = self.bias + lost - bias * (128 * self.incoming * step)
         return float(np.mean(spread + shifted**2))
 
 

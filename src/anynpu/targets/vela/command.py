@@ -169,15 +169,15 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     source, config = argv[3], argv[argv.index("--config") + 1]
     kept.write_text(output.replace(source, Path(source).name).replace(config, Path(config).name), "utf-8")
 
-    def made(ending: str) -> Path:
+    def file_of(ending: str) -> Path:
         return tool.require_file(folder / f"{model.stem}_{ending}", "Vela", log, argv)
 
     return Compiled(
         goal,
-        model=made("vela.tflite"),
-        per_layer=made("per-layer.csv"),
-        database=made("debug.xml"),
-        figures=_figures(made(f"summary_{argv[argv.index('--system-config') + 1]}.csv")),
+        model=file_of("vela.tflite"),
+        per_layer=file_of("per-layer.csv"),
+        database=file_of("debug.xml"),
+        figures=_figures(file_of(f"summary_{argv[argv.index('--system-config') + 1]}.csv")),
         output=output,
     )
 
