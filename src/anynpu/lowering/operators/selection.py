@@ -233,17 +233,15 @@ def _one_by_one(at: Lowering, tensor: str, count: int, stem: str) -> tuple[str, 
     """
     shape = at.tensors[tensor].shape
     rows, last = shape[:-1], at.store(int32([len(shape) - 1]), "axis")
-    ends = []
-    for kind in (
-        "REDUCE_MAX",
-        "REDUCE_MIN",
-    ):  # of all rows: one that spans less than a step of the others is told apart
+    # The ends of all rows: the numbers of a row that spans less than a step of the others stay apart too.
+    ends, single = [], (1,) * len(shape)
+    for kind in ("REDUCE_MAX", "REDUCE_MIN"):
         end = at.emit(kind, (tensor, last), (*rows, 1), Reducer(True), f"{stem}/end")
-        for place in (place for place, size in enumerate(rows) if size > 1):
-            sizes = (*(1 for _ in rows[: place + 1]), *rows[place + 1 :], 1)
-            end = at.emit(kind, (end, at.store(int32([place]), "axis")), sizes, Reducer(True), f"{stem}/end")
+        for place, size in enumerate(rows):
+            if size > 1:
+                sizes = (*single[: place + 1], *rows[place + 1 :], 1)
+                end = at.emit(kind, (end, at.store(int32([place]), "axis")), sizes, Reducer(True), f"{stem}/end")
         ends.append(end)
-    single = (*(1 for _ in rows), 1)
     span = at.emit("SUB", (ends[0], ends[1]), single, Sub(), f"{stem}/span")
     step = at.emit("MUL", (span, at.value("part", _BELOW)), single, Mul(), f"{stem}/part")
     step = at.emit("MAXIMUM", (step, at.value("least", _LEAST_STEP)), single, None, f"{stem}/step")

@@ -146,7 +146,7 @@ def outlier_channels(case: Case) -> Iterator[Cause]:
         if node.kind in (*_CONCAT, *_MOVES, *_SOFTMAX):
             continue  # its channels come from elsewhere
         loudest, usual = float(figures.peaks.max()), float(np.median(figures.peaks))
-        if not (figures.peaks.max() > _OUTLIER * usual > 0 and usual < _LEVELS * figures.step):
+        if not (loudest > _OUTLIER * usual > 0 and usual < _LEVELS * figures.step):
             continue
         loud = int(np.count_nonzero(figures.peaks > loudest / 2))
         yield Cause(
