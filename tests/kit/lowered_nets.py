@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
+from anynpu.lowering.net import runner
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
@@ -140,3 +141,20 @@ def agrees(model: onnx.ModelProto, data: Mapping[str, np.ndarray] | None = None,
     assert found.shape == truth.shape
     top = max(float(np.abs(truth).max()), 1e-6)
     assert float(np.abs(found - truth).max()) <= tolerance * top, lower(model).counts()
+
+
+def names_agree(model: onnx.ModelProto) -> set[str]:
+    """Checks that lowered tensors with the name of an ONNX tensor hold its values, and returns these names."""
+    names = [name for node in model.graph.node for name in node.output if name]
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    del whole.graph.output[:]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    sample = {name: values[:1] for name, values in samples(model).items()}
+    wanted = dict(zip(names, session.run(names, sample), strict=True))
+    lowered = runner(lower(model))(sample)
+    for name in wanted.keys() & lowered.keys():
+        pairs = (np.sort(each[name], axis=None) for each in (wanted, lowered))  # the axes may have another order
+        np.testing.assert_allclose(*pairs, rtol=1e-4, atol=1e-4, err_msg=name)
+    return wanted.keys() & lowered.keys()

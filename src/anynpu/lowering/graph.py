@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,6 +86,15 @@ def pruned(
             kept.append(operator)
     needed |= {*inputs} | {name for operator in kept for name in operator.outputs}
     return Graph(tuple(reversed(kept)), {n: t for n, t in tensors.items() if n in needed}, inputs, outputs)
+
+
+def free_name(stem: str, *taken: Container[str]) -> str:
+    """Returns a name that no tensor has yet."""
+    name, number = stem, 0
+    while any(name in each for each in taken):
+        number += 1
+        name = f"{stem}~{number}"
+    return name
 
 
 def int32(values: Iterable[int]) -> Array:

@@ -22,7 +22,7 @@ from anynpu.errors import Finding, Unsupported
 from anynpu.graph import passes
 from anynpu.graph.fold import evaluated
 from anynpu.graph.shapes import inputs_of
-from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.graph import Graph, Operator, Tensor, free_name, int32, pruned
 from anynpu.lowering.options import Options, Reshape
 from anynpu.lowering.table import RULES, Node, Refused
 from anynpu.tensors import ENDLESS, Array
@@ -83,6 +83,7 @@ class Lowering:
         self.operators: list[Operator] = []
         self.reads = Counter(name for node in model.graph.node for name in node.input)
         self.results = {value.name for value in model.graph.output}
+        self.computed = {name for node in model.graph.node for name in node.output}
         self.reads.update(self.results)
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:
@@ -151,7 +152,7 @@ class Lowering:
         data = np.ascontiguousarray(array.astype(wanted)).reshape(array.shape)
         if data.dtype.kind == "f":
             data = unmasked(data)
-        name = self._free(stem)
+        name = self.free(stem)
         self.tensors[name] = Tensor(name, data.shape, wanted, data)
         return name
 
@@ -165,7 +166,7 @@ class Lowering:
         dtype: str = "",
     ) -> str:
         """Adds an operator with one result and returns the tensor that holds it."""
-        name = self._free(stem or kind.lower())
+        name = self.free(stem or kind.lower())
         self.tensors[name] = Tensor(name, tuple(shape), dtype or self.tensors[inputs[0]].dtype)
         self.operators.append(Operator(kind, tuple(inputs), (name,), options))
         return name
@@ -181,7 +182,7 @@ class Lowering:
     ) -> tuple[str, str]:
         """Adds an operator with two results of one shape, the second of another type, and returns their tensors."""
         first = self.emit(kind, inputs, shape, options, stems[0])
-        name = self._free(stems[1])
+        name = self.free(stems[1])
         self.tensors[name] = Tensor(name, tuple(shape), second)
         self.operators[-1] = replace(self.operators[-1], outputs=(first, name))
         return first, name
@@ -206,13 +207,9 @@ class Lowering:
         """Returns a constant with one element, of the type of the tensor that it is computed with."""
         return self.store(np.asarray(number, self.tensors[like].dtype if like else np.float32), name)
 
-    def _free(self, stem: str) -> str:
-        stem = stem.partition("~")[0] or "tensor"
-        name, number = (stem if stem not in self.results else f"{stem}~0"), 0
-        while name in self.tensors:
-            number += 1
-            name = f"{stem}~{number}"
-        return name
+    def free(self, stem: str) -> str:
+        """Returns an unused name; that of a computed ONNX tensor is kept for the tensor that holds its values."""
+        return free_name(stem.partition("~")[0] or "tensor", self.tensors, self.computed)
 
 
 MASKED = 1e4
@@ -280,8 +277,18 @@ def lower_nodes(model: onnx.ModelProto, last_inputs: Sequence[str], last_outputs
             findings,
             "change these operators in the model, or end it before them and leave the rest to the host",
         )
-    outputs = _outputs(at, [value.name for value in model.graph.output], last_outputs)
-    return pruned(at.operators, at.tensors, tuple(inputs), tuple(outputs))
+    outputs = [value.name for value in model.graph.output]
+    holders = {name: name for name in inputs} | _outputs(at, outputs, last_outputs)
+    for name, view in at.views.items():
+        if name in at.computed and name not in at.results and at.tensors[view.tensor].data is None:
+            holders.setdefault(view.tensor, name)
+
+    def named(tensors: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(holders.get(each, each) for each in tensors)
+
+    operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in at.operators]
+    tensors = [replace(tensor, name=holders.get(name, name)) for name, tensor in at.tensors.items()]
+    return pruned(operators, {each.name: each for each in tensors}, tuple(inputs), tuple(outputs))
 
 
 def nodes_by_family() -> dict[str, str]:
@@ -336,8 +343,8 @@ def _lowered(at: Lowering, node: Node, domain: str) -> str:
     return f"{node.op}: its result {missing[0]} is read, which has no TFLite form" if missing else ""
 
 
-def _outputs(at: Lowering, names: Sequence[str], last: Sequence[str]) -> list[str]:
-    """Gives each result a tensor of its own under its own name, in the order that is wanted."""
+def _outputs(at: Lowering, names: Sequence[str], last: Sequence[str]) -> dict[str, str]:
+    """Returns the result that each of the last tensors holds, one tensor for each, in the order that is wanted."""
     fixed = {*at.views.keys()} & {*at.tensors.keys()}
     taken: dict[str, str] = {}
     for name in names:
@@ -349,17 +356,4 @@ def _outputs(at: Lowering, names: Sequence[str], last: Sequence[str]) -> list[st
             shape = at.tensors[tensor].shape
             tensor = at.emit("RESHAPE", (tensor, at.store(int32(shape), "shape")), shape, Reshape(shape), name)
         taken[tensor] = name
-    for tensor, name in taken.items():
-        _rename(at, tensor, name)
-    return list(names)
-
-
-def _rename(at: Lowering, old: str, new: str) -> None:
-    if old == new:
-        return
-    at.tensors[new] = replace(at.tensors.pop(old), name=new)
-
-    def swap(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new if name == old else name for name in names)
-
-    at.operators = [replace(o, inputs=swap(o.inputs), outputs=swap(o.outputs)) for o in at.operators]
+    return taken

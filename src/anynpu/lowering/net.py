@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anynpu.lowering.functions import kernel_of
-from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.graph import Graph, Operator, Tensor, free_name, pruned
 from anynpu.lowering.integers import KEEPS_SCALE, WEIGHT_AXES, data_input
 from anynpu.lowering.options import Conv2D, DepthwiseConv2D, Mul
 from anynpu.lowering.widen import wide_operators
@@ -53,6 +53,7 @@ class LoweredForm:
         tensors = dict(self.graph.tensors)
         tensors |= {name: replace(tensors[name], data=values) for name, values in change.stored.items()}
         operators: list[Operator] = []
+        restored: dict[str, str] = {}
         origins, before = dict(self.origins), {name: self.origins.get(name, Origin(name)) for name in change.factors}
         origins |= {name: each.louder(change.factors[name], change.axes[name]) for name, each in before.items()}
         for operator in self.graph.operators:
@@ -60,14 +61,14 @@ class LoweredForm:
             for place, name in enumerate(operator.inputs):
                 if operator.outputs[0] not in change.restored.get(name, ()):
                     continue
-                restored, inverse = f"{name}/restored", f"{name}/inverse"
-                if restored not in tensors:
-                    values = change.inverse(name)
+                if name not in restored:
+                    values, inverse = change.inverse(name), free_name(f"{name}/inverse", tensors)
                     tensors[inverse] = Tensor(inverse, values.shape, "float32", values)
-                    tensors[restored] = replace(tensors[name], name=restored)
-                    operators.append(Operator("MUL", (name, inverse), (restored,), Mul()))
-                    origins[restored] = before[name]
-                inputs[place] = restored
+                    restored[name] = free_name(f"{name}/restored", tensors)
+                    tensors[restored[name]] = replace(tensors[name], name=restored[name])
+                    operators.append(Operator("MUL", (name, inverse), (restored[name],), Mul()))
+                    origins[restored[name]] = before[name]
+                inputs[place] = restored[name]
             operators.append(replace(operator, inputs=tuple(inputs)))
         factors = {name: each.tolist() for name, each in change.factors.items()}
         graph = pruned(operators, tensors, self.graph.inputs, self.graph.outputs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anynpu.lowering.graph import Graph, Operator, Tensor, int32
+from anynpu.lowering.graph import Graph, Operator, Tensor, free_name, int32
 from anynpu.lowering.options import FullyConnected, Options, Reshape
 from anynpu.tensors import Array
 
@@ -32,20 +32,14 @@ class Rewriting:
 
     def emit(self, kind: str, inputs: Sequence[str], shape: Sequence[int], options: Options | None, stem: str) -> str:
         """Adds an operator and returns its result."""
-        name, number = stem, 0
-        while name in self.tensors:
-            number += 1
-            name = f"{stem}/{number}"
+        name = free_name(stem, self.tensors)
         self.tensors[name] = Tensor(name, tuple(shape), self.tensors[inputs[0]].dtype)
         self.operators.append(Operator(kind, tuple(inputs), (name,), options))
         return name
 
     def store(self, data: Array, stem: str) -> str:
         """Adds a constant."""
-        name, number = stem, 0
-        while name in self.tensors:
-            number += 1
-            name = f"{stem}/{number}"
+        name = free_name(stem, self.tensors)
         self.tensors[name] = Tensor(name, data.shape, str(data.dtype), data)
         return name
 

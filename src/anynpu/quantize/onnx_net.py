@@ -80,7 +80,7 @@ class OnnxForm:
                 if node.output[0] not in change.restored.get(name, ()):
                     node.input[place] = name + SCALED
                 elif name not in written:
-                    inverse = f"{name}/inverse"
+                    inverse = f"{name}{SCALED}/inverse"  # a name that no exporter gives
                     graph.initializer.append(numpy_helper.from_array(change.inverse(name), inverse))
                     nodes.append(helper.make_node("Mul", [name + SCALED, inverse], [name], name=f"{name}/restored"))
                     written.add(name)

@@ -100,7 +100,7 @@ def split(at: Lowering, node: Node) -> None:
         part = tuple(sizes[0] if number == place else size for number, size in enumerate(whole))
         names = []
         for output in node.outputs:
-            free = at._free(output)
+            free = at.free(output)
             at.tensors[free] = Tensor(free, part, at.tensors[tensor].dtype)
             names.append(free)
             at.give(output, free, axes)
