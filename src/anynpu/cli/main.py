@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _tell(error, arguments)
         except click.exceptions.Exit as done:
             return done.exit_code
-        except click.exceptions.NoArgsIsHelpError as error:
+        except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.1 shows the help and leaves
             error.show()
             return ConfigError.exit_status
         except click.ClickException as error:

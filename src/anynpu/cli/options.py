@@ -18,7 +18,7 @@ from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
 
 
-class Names(click.ParamType[tuple[str, ...]]):
+class Names(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no such argument
     """Names that commas separate."""
 
     name = "names"

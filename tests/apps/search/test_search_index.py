@@ -199,7 +199,7 @@ def test_exif_turns_the_picture_and_says_when_it_was_taken(index, tmp_path):
     image = Image.new("RGB", (40, 20), "red")
     exif = Image.Exif()
     exif[0x0112] = 6
-    exif.get_ifd(0x8769)[0x9003] = "2001:02:03 04:05:06"
+    exif[0x8769] = {0x9003: "2001:02:03 04:05:06"}
     folder = tmp_path / "photos"
     folder.mkdir()
     image.save(folder / "x.jpg", exif=exif)
