@@ -9,15 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attention_block import stack
+from onnx import numpy_helper
+from padded_text import net, samples
+from sick import artifact
 
 from anynpu import plugins
-from anynpu.artifact import MANIFEST, Artifact, seal
+from anynpu.artifact import MANIFEST, Artifact, Manifest, Step, seal
+from anynpu.lowering.graph import Graph, Operator, Tensor
+from anynpu.lowering.write import to_bytes
 from anynpu.measure.layers import worst_layers
+from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.pipeline.diagnosis.run import diagnose
 from anynpu.pipeline.layers import drawable, float_twin, inspect
 from anynpu.pipeline.layers import graph as add_chip
 from anynpu.pipeline.planner import plan
 from anynpu.records.build import GraphForm
 from anynpu.schema import from_json
+from anynpu.targets.tflite import EQUALIZATION
+from anynpu.targets.tflite_outline import same_tensors
 from anynpu.testing.models import NOW, compiled, conv_net, data_artifact, onnx_artifact
 
 for package in ("ai_edge_litert", "onnxruntime"):
@@ -180,3 +190,50 @@ def test_vela_estimates_of_the_nodes_add_up_to_that_of_the_model(chain, sound):
     assert graph.time_unit == "cycles (Vela estimate)"
     assert sum(node.time or 0 for node in graph.nodes) == final.manifest.estimates.cycles
     assert {node.device for node in graph.nodes} == {"npu"} and figures(graph) == figures(sound)
+
+
+def steps(kinds: list[list[str]]) -> bytes:
+    """Returns a file with a tensor of one shape for each operator of each layer."""
+    tensors, operators, before = {"x": Tensor("x", (1, 4))}, [], "x"
+    for layer, row in enumerate(kinds):
+        for kind in row:
+            name = f"{layer}.{kind}"
+            tensors[name] = Tensor(name, (1, 4))
+            operators.append(Operator(kind, (before,), (name,)))
+            before = name
+    return to_bytes(Graph(tuple(operators), tensors, ("x",), (before,)))
+
+
+def test_layers_that_look_alike_are_each_compared_with_itself(tmp_path):
+    """What is put into the first layers makes the last ones look like the first ones of the float model."""
+    before, behind = tmp_path / "float.tflite", tmp_path / "other.tflite"
+    before.write_bytes(steps([["TANH", "LOGISTIC"]] * 4))
+    behind.write_bytes(steps([["TANH", "ABS", "LOGISTIC"]] * 2 + [["TANH", "LOGISTIC"]] * 2))
+    pairs = same_tensors(behind, before)
+    assert len(pairs) == 9 and all(name == other for name, other in pairs.items())
+
+
+def test_channels_that_were_smoothed_are_diagnosed_in_the_units_of_their_integers(tmp_path):
+    model = onnx_artifact(stack(2), tmp_path / "float")
+    smooth = Chain(model, data_artifact(model, tmp_path / "data"), "tflite", tmp_path)
+    assert (smooth.made[-1].path / EQUALIZATION).is_file()
+    places = smooth.made[-1], smooth.made[0], float_twin(smooth.made), smooth.data
+    diagnosis = diagnose(*(str(each.path) for each in places))
+    assert not diagnosis.causes
+
+
+def test_rows_of_padding_are_no_part_of_the_error_of_a_layer(tmp_path):
+    """No answer depends on them, and a build may hold them as badly as it likes."""
+    truth = artifact(net(), "onnx", samples(), tmp_path / "float")
+    other = net()
+    (table,) = [each for each in other.graph.initializer if each.name == "table"]
+    rows = numpy_helper.to_array(table).copy()
+    rows[0] *= -3
+    table.CopyFrom(numpy_helper.from_array(rows, "table"))
+    subject = artifact(other, "onnx-ort", samples(), tmp_path / "other")
+    (tmp_path / "data").mkdir()
+    write_samples(tmp_path / "data", SampleSet(samples()))
+    seal(tmp_path / "data", Manifest("dataset", FILE, truth.manifest.inputs), Step("data"), NOW)
+    found = inspect(str(subject.path), str(truth.path), "", str(tmp_path / "data"), str(tmp_path / "inner.npz"))
+    errors = [error for error in figures(from_json(GraphForm, found)) if error is not None]
+    assert len(errors) > 5 and min(errors) > 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, compose, helper, numpy_helper
 
 from anynpu.graph.run import Session
 
@@ -68,6 +68,15 @@ def block(mask=-1e9, written=False, seed=0):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
+    return model
+
+
+def stack(count):
+    """Several blocks, one behind the other, which look alike but for their weights."""
+    model = compose.add_prefix(block(-30.0), "0.")
+    for number in range(1, count):
+        behind = compose.add_prefix(block(-30.0, seed=number), f"{number}.")
+        model = compose.merge_models(model, behind, io_map=[(f"{number - 1}.y", f"{number}.x")])
     return model
 
 

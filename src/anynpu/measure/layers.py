@@ -19,6 +19,8 @@ MACS_BUDGET = 6_000_000_000
 """What all samples together may cost: about four seconds of LiteRT's reference kernels."""
 MAX_MODEL_BYTES = 512 * 2**20
 WORST = 10
+Counting = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Array]]
+"""Returns of the float model's tensors of a sample what counts."""
 
 
 class Inner(Protocol):
@@ -87,8 +89,10 @@ def compare_layers(
     samples: SampleSet,
     like: tuple[TensorSpec, ...],
     progress: Callable[[int, int], None] | None = None,
+    counting: Counting = lambda tensors, _: tensors,
 ) -> dict[str, LayerError]:
-    """Returns the error of every matched tensor that both models have; samples are in the layouts of `like`."""
+    """Returns the error of every matched tensor that both models have, over what counts of it; samples are in the
+    layouts of `like`."""
     pairs, specs = list(matches), by_name(like)
     sums: dict[str, Sums] = {}
     for index, sample in enumerate(samples):
@@ -99,7 +103,8 @@ def compare_layers(
             if ours is None or theirs is None or ours.shape != theirs.shape or theirs.dtype.kind not in "fiu":
                 continue
             lifted = ours if match.factors is None else ours / match.factors
-            sums.setdefault(match.name, Sums()).add(theirs, lifted)
+            pair = (counting({match.reference: each}, sample)[match.reference] for each in (theirs, lifted))
+            sums.setdefault(match.name, Sums()).add(*pair)
         if progress is not None:
             progress(index + 1, len(samples))
     return {name: figures for name, total in sums.items() if (figures := total.result) is not None}

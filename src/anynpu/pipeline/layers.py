@@ -16,15 +16,18 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError
 from anynpu.measure.execution import run_all
 from anynpu.measure.fidelity import compare_outputs
-from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, sample_count
+from anynpu.measure.layers import Counting, Inner, LayerError, Match, compare_layers, sample_count
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.pipeline.stream_error import keep_inner
+from anynpu.quantize.padding import find_padding
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
-from anynpu.runtime.base import choose
+from anynpu.runtime.base import choose, stored_inputs
+from anynpu.tensors import by_name
 from anynpu.training.files import RECORD
 
 if TYPE_CHECKING:
     from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
+    from anynpu.quantize.net import Form
 
 T = TypeVar("T")
 FILE = "layers.json"
@@ -161,6 +164,32 @@ def tflite_view(subject: Artifact, twin: Artifact | None) -> View:
     return View(mine, matches, lambda: LiteRtInner(subject), lambda: LiteRtInner(twin), tuple(notes), twin)
 
 
+def counting(view: View, floating: Artifact, samples: SampleSet, truth: Artifact) -> Counting:
+    """Returns a function that leaves of the float model's tensors what counts: rows of padding do not."""
+    if len(samples.inputs) < 2:
+        return lambda tensors, _: tensors
+    form: Form
+    if floating.manifest.format in _ONNX:
+        import onnx
+
+        from anynpu.quantize.onnx_net import OnnxForm
+
+        form = OnnxForm(onnx.load(floating.main))
+    else:
+        from anynpu.lowering.net import LoweredForm
+        from anynpu.lowering.read import from_bytes
+
+        form = LoweredForm(from_bytes(floating.main.read_bytes()))
+    reference: Any = view.reference()
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    rows = [stored_inputs(reference, sample, like) for sample in samples]
+    padding = find_padding(form, {name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
+    if padding is None:
+        return lambda tensors, _: tensors
+    names = [match.reference for match in view.matches]
+    return padding.leaving_out(lambda sample: reference.tensors(sample, names))
+
+
 def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -> dict[str, LayerError]:
     from anynpu.runtime.litert import LiteRtInner
     from anynpu.tool import report_progress
@@ -168,7 +197,8 @@ def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -
     if not view.matches:
         return {}
     like = (*truth.manifest.inputs, *truth.manifest.outputs)
-    errors = compare_layers(view.subject(), view.reference(), view.matches, samples, like, report_progress)
+    counts = counting(view, view.twin or truth, samples, truth)
+    errors = compare_layers(view.subject(), view.reference(), view.matches, samples, like, report_progress, counts)
     without = [name for name, t in view.outline.tensors.items() if not t.constant and name not in errors]
     if without:
         named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED} more" if len(without) > _NAMED else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from anynpu.graph.outline import NodeOutline, Outline, TensorOutline, is_shown
@@ -82,12 +82,23 @@ def same_tensors(path: Path, reference: Path) -> dict[str, str]:
     """Returns for each activation of one file the tensor of the other that means the same, as far as there is one.
 
     A quantiser keeps the operators and their order and puts conversions between: what stays of both files without the
-    conversions is aligned by kind and shape. A conversion's output means what its input does.
+    conversions is aligned by kind and shape. Layers that repeat look alike: where most operators of both files have the
+    same names, as in ours, these decide. A conversion's output means what its input does.
     """
     mine, theirs = operators(path), operators(reference)
     ours, others = _plain(mine), _plain(theirs)
     pairs: dict[str, str] = {}
-    for block in difflib.SequenceMatcher(None, _keys(ours), _keys(others), autojunk=False).get_matching_blocks():
+    shapes = [{op.outputs[0].name: op.outputs[0].shape for op in ops} for ops in (ours, others)]
+    named = {name for name, shape in shapes[0].items() if shapes[1].get(name) == shape}
+    if 2 * len(named) < len(others):
+        named = set()
+
+    def key(op: TfliteOperator) -> Hashable:
+        result = op.outputs[0].name
+        return result if result in named else (op.kind, *(t.shape for t in op.outputs))
+
+    matcher = difflib.SequenceMatcher(None, [key(op) for op in ours], [key(op) for op in others], autojunk=False)
+    for block in matcher.get_matching_blocks():
         for a, b in zip(ours[block.a :][: block.size], others[block.b :][: block.size], strict=True):
             pairs |= zip((t.name for t in a.outputs), (t.name for t in b.outputs), strict=True)
     borders = {t.name: t.shape for op in theirs for t in op.tensors if not t.constant}
@@ -104,10 +115,6 @@ def same_tensors(path: Path, reference: Path) -> dict[str, str]:
 
 def _plain(ops: Sequence[TfliteOperator]) -> list[TfliteOperator]:
     return [op for op in ops if op.kind not in CONVERSIONS]
-
-
-def _keys(ops: Sequence[TfliteOperator]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
-    return [(op.kind, tuple(t.shape for t in op.outputs)) for op in ops]
 
 
 def through_padding(path: Path, tensors: Mapping[str, list[float]]) -> dict[str, list[float]]:

@@ -166,6 +166,8 @@ def range_before_activation(case: Case) -> Iterator[Cause]:
         followed = figures.followed
         if followed is None or not isinstance(followed.follower, Pointwise) or figures.bits != 8 or not figures.step:
             continue
+        if figures.factors is not None:
+            continue  # what the activation needs of a channel that was made louder is not known here
         needed = followed.limits(figures.low, figures.high, 8)
         width = max(needed[1], 0.0) - min(needed[0], 0.0)
         stored = 255 * figures.step

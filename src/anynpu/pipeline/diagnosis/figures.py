@@ -19,13 +19,16 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Figures:
-    """What the samples say of one tensor; `operator` is the kind of what makes it."""
+    """What the samples say of one tensor; `operator` is the kind of what makes it. Limits and peaks are in the units of
+    what is stored, errors in those of the float model."""
 
     name: str
     operator: str
     stored: TensorOutline
     channel_axis: int
     followed: Followed | None = None
+    factors: Array | None = None
+    """By how much the stored values of each channel are larger than the float model's, where they were equalised."""
     signal: float = 0.0
     noise: float = 0.0
     made: float = 0.0
@@ -75,15 +78,16 @@ class Figures:
         wanted, ours = np.asarray(reference, np.float64), _finite(got)
         between = wanted if computed is None else _finite(computed)
         own_error = ours - between
-        low, high = self.limits
+        stored = wanted if self.factors is None else wanted * self.factors
+        beyond = stored - np.clip(stored, *self.limits)
         self.signal += float(np.sum(wanted**2))
         self.noise += float(np.sum((ours - wanted) ** 2))
         self.made += float(np.sum(own_error**2))
         self.inherited += float(np.sum((between - wanted) ** 2))
-        self.clipped += float(np.sum((wanted - np.clip(wanted, low, high)) ** 2))
+        self.clipped += float(np.sum((beyond if self.factors is None else beyond / self.factors) ** 2))
         self.count += wanted.size
-        self.low, self.high = min(self.low, float(wanted.min())), max(self.high, float(wanted.max()))
-        moved = np.abs(np.moveaxis(wanted, self.channel_axis, -1)) if wanted.ndim else np.abs(wanted.reshape(1))
+        self.low, self.high = min(self.low, float(stored.min())), max(self.high, float(stored.max()))
+        moved = np.abs(np.moveaxis(stored, self.channel_axis, -1)) if stored.ndim else np.abs(stored.reshape(1))
         peaks = moved.reshape(-1, moved.shape[-1]).max(axis=0)
         self.peaks = np.maximum(self.peaks, peaks) if self.peaks.shape == peaks.shape else peaks
         if self.followed is not None:
@@ -109,5 +113,6 @@ def empty_figures(
         axis = 1 if stored.layout.startswith("NC") or (not stored.layout and rank == 4) else -1
         follower = followers.get(match.reference)
         followed = Followed(follower) if follower is not None else None
-        figures[match.reference] = Figures(match.reference, kinds.get(match.name, "input"), stored, axis, followed)
+        kind = kinds.get(match.name, "input")
+        figures[match.reference] = Figures(match.reference, kind, stored, axis, followed, match.factors)
     return figures

@@ -18,7 +18,7 @@ from anynpu.measure.verify import REFERENCES, compared
 from anynpu.pipeline.diagnosis.causes import Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
-from anynpu.pipeline.layers import onnx_view, tflite_view
+from anynpu.pipeline.layers import counting, onnx_view, tflite_view
 from anynpu.quantize.followers import Follower
 from anynpu.records.diagnosis import BAD_DB, Cause, Diagnosis, TensorLoss
 from anynpu.runtime.base import choose, stored_inputs
@@ -167,6 +167,7 @@ def _collect(
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     fed = [match.reference for match in matches if figures[match.reference].followed is None]
     cut = cut_model(floating, fed)
+    counts = counting(view, floating, samples, truth)
     for index, sample in enumerate(samples):
         inputs = stored_inputs(reference, sample, like)
         wanted = dict(reference.tensors(inputs, [match.reference for match in matches])) | inputs
@@ -177,11 +178,12 @@ def _collect(
             if value is not None and reached is not None and value.shape == reached.shape:
                 lifted = value if match.factors is None else value / match.factors
                 ours[match.reference] = np.asarray(lifted, reached.dtype)
-        computed = cut({**wanted, **ours})
-        for name, value in ours.items():
-            if wanted[name].dtype.kind == "f" and wanted[name].size:
+        computed = counts(cut({**wanted, **ours}), sample)
+        counted = counts(wanted, sample)
+        for name, value in counts(ours, sample).items():
+            if counted[name].dtype.kind == "f" and counted[name].size:
                 between = computed.get(name) if figures[name].followed is None else None
-                figures[name].add(wanted[name], value, between if name not in inputs else None)
+                figures[name].add(counted[name], value, between if name not in inputs else None)
         progress(index + 1, len(samples))
 
 
