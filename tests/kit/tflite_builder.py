@@ -56,7 +56,7 @@ class Builder:
             for key, value in options.items():
                 setattr(op.builtinOptions, key, value)
         self.operators.append(op)
-        return outputs[0]
+        return outputs[0] if outputs else -1
 
     def write(self, path: Path, outputs=None) -> Path:
         graph = schema.SubGraphT()
@@ -68,6 +68,24 @@ class Builder:
         out.Finish(model.Pack(out), b"TFL3")
         path.write_bytes(bytes(out.Output()))
         return path
+
+    def write_graphs(self, path: Path, outputs: list[int], others: list[tuple[Builder, list[int]]]) -> Path:
+        """Writes a file whose main graph is this one; the other graphs share its buffers and operator codes."""
+        model = schema.ModelT()
+        model.version, model.subgraphs, model.buffers, model.operatorCodes = 3, [], self.buffers, self.codes
+        for builder, results in ((self, outputs), *others):
+            graph = schema.SubGraphT()
+            graph.name, graph.tensors, graph.operators = "graph", builder.tensors, builder.operators
+            graph.inputs, graph.outputs = builder.inputs, results
+            model.subgraphs.append(graph)
+        out = flatbuffers.Builder(1024)
+        out.Finish(model.Pack(out), b"TFL3")
+        path.write_bytes(bytes(out.Output()))
+        return path
+
+    def graph(self) -> Builder:
+        """Returns a builder of another graph of the same file."""
+        return Builder(buffers=self.buffers, codes=self.codes)
 
     def constant(self, name, values, dtype="int32") -> int:
         values = np.asarray(values)

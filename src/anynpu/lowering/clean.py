@@ -62,8 +62,8 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
     return replace(operator, inputs=(before.inputs[0], name))
 
 
-BROADCASTS = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"))
-"""Operators of two tensors that take one with axes of one for a number."""
+BROADCASTS = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "SELECT_V2", "RESHAPE"))
+"""Operators that take a tensor with axes of one for a number."""
 
 
 def without_idle(graph: Graph) -> Graph:
@@ -84,7 +84,8 @@ def without_idle(graph: Graph) -> Graph:
         source = next((name for name in operator.inputs if name not in idle[:1]), "")
         if operator.kind == "RESHAPE" and graph.tensors[result].shape == () and result not in graph.outputs:
             rank, users = len(graph.tensors[source].shape), readers.get(result, [])
-            if all(u.kind in BROADCASTS and len(graph.tensors[u.outputs[0]].shape) >= rank for u in users):
+            shaped = [len(graph.tensors[u.outputs[0]].shape) >= rank for u in users if u.kind != "RESHAPE"]
+            if all(shaped) and all(u.kind in BROADCASTS for u in users):
                 same[result] = source
                 continue
         if idle and operator.activation == "NONE" and graph.constant(source) is None:

@@ -36,6 +36,11 @@ def axes_of_one(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) 
     return [_reshaped(tensors, inputs[0], outputs[0])]
 
 
+def reshaped(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> list[Operator] | None:
+    """RESHAPE may have its shape as a setting alone."""
+    return None if len(inputs) == 2 else axes_of_one(inputs, outputs, settings, tensors)
+
+
 def stacked(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> list[Operator] | None:
     """PACK joins its inputs along a new axis."""
     shape = tensors[outputs[0]].shape
@@ -85,6 +90,7 @@ def pieces(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> li
 SPELLINGS: dict[str, Callable[[Names, Names, Any, Tensors], list[Operator] | None]] = {
     "SQUEEZE": axes_of_one,
     "EXPAND_DIMS": axes_of_one,
+    "RESHAPE": reshaped,
     "PACK": stacked,
     "UNPACK": unstacked,
     "SPLIT_V": pieces,

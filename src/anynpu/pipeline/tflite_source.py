@@ -15,9 +15,14 @@ import numpy as np
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, DeviceError, Finding, IntegrityError, Unsupported
+from anynpu.graph import passes
+from anynpu.lowering.clean import CLEANING
+from anynpu.lowering.read import from_bytes
+from anynpu.lowering.write import to_bytes
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import read_samples
 from anynpu.quantize.tflite_given import FLOAT, GivenFile, open_axes, read_given, with_shapes
+from anynpu.quantize.tflite_plain import State
 from anynpu.runtime.base import run_real
 from anynpu.runtime.litert import LiteRtInner, LiteRtSession
 from anynpu.runtime.tflite_file import read_model, read_specs, text
@@ -32,6 +37,8 @@ from anynpu.tensors import Array, TensorSpec, by_name
 
 MODEL = "model.tflite"
 PROBES = 8
+STEPS = 8
+"""How many runs in a row a file that keeps states is compared over."""
 MAX_PROVED, MIN_PROVED, MAX_MACS = 64, 4, 1_000_000_000
 ONNX_NAMES = {"SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 """The last operators that the proof knows something about, under the names that it knows them by."""
@@ -53,7 +60,8 @@ def import_and_prove(source: ModelSource, out: str, task: Card | None = None) ->
     path = Path(source.model)
     source_file = read_given(path)
     file = Path(out) / MODEL
-    file.write_bytes(_shaped(source_file, source, file))
+    content = _shaped(source_file, source, file)
+    file.write_bytes(cleaned(content) if source_file.format == FLOAT and not source_file.custom else content)
     ops = operators(file)
     manifest = _described(file, ops, source_file, source, task)
     model = Artifact(Path(out), manifest)
@@ -96,6 +104,19 @@ def _shaped(source_file: GivenFile, request: ModelSource, file: Path) -> bytes:
         hint = f"give --shape {missing[0].where}=1,..., or convert the model with fixed shapes"
         raise ConfigError(f"input {missing[0]}", hint)
     return with_shapes(source_file.content, dict(request.shapes)) if any(left_open.values()) else source_file.content
+
+
+def cleaned(content: bytes) -> bytes:
+    """Returns a float file behind the passes that one made from ONNX goes through; the proof compares it with the file.
+
+    What our reader does not know stays as it is: whoever quantises the file says so.
+    """
+    try:
+        graph = from_bytes(content)
+    except Unsupported:
+        return content
+    changed, effects = passes.run(CLEANING, graph)
+    return to_bytes(changed) if any(effect.changed for effect in effects) else content
 
 
 def _described(
@@ -288,7 +309,8 @@ def _proved(
     macs = model.manifest.estimates.macs if model.manifest.estimates else 0
     count = min(len(rows), MAX_PROVED, max(MIN_PROVED, MAX_MACS // max(macs or 1, 1)))
     like = by_name((*model.manifest.inputs, *model.manifest.outputs))
-    names = [spec.name for spec in session.outputs]
+    results = {state.output for state in source_file.states}
+    names = [spec.name for spec in session.outputs if spec.name not in results]
     feeds: list[Mapping[str, Array]] = [rows[at] for at in spread(len(rows), count)]
     if not rows:
         feeds = [{s.name: s.to_real(feed[s.name]) for s in session.inputs} for feed in _random_feeds(model.manifest)]
@@ -296,6 +318,9 @@ def _proved(
         shapes = {spec.name: spec.shape for spec in session.inputs}
         raw = path.read_bytes()
         (Path(folder) / MODEL).write_bytes(with_shapes(raw, shapes) if resized else raw)
+        if source_file.states:
+            prove_stream(path, Path(folder), model, source_file.states, feeds)
+            return Proof(len(feeds) if rows else 0, len(rows))
         original = _session(Artifact(Path(folder), model.manifest))
 
         def of(which: Any, feed: Mapping[str, Array]) -> list[Array]:
@@ -314,3 +339,34 @@ def _proved(
     worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
     rounding = f"the file's own kernels round activations on the way, {worst:.1f} dB from the float model here"
     return Proof(len(feeds) if rows else 0, len(rows), (f"{source_file.what}: {rounding}",))
+
+
+def prove_stream(
+    path: Path, original: Path, model: Artifact, states: Sequence[State], feeds: Sequence[Mapping[str, Array]]
+) -> None:
+    """Raises unless the model, handed its states from run to run, gives what the file gives for the same inputs."""
+    from anynpu.graph.agreement import disagreement
+
+    manifest, borders = model.manifest, {name for state in states for name in (state.input, state.output)}
+    inputs, outputs = (
+        tuple(spec for spec in specs if spec.name not in borders) for specs in (manifest.inputs, manifest.outputs)
+    )
+    like = by_name((*manifest.inputs, *manifest.outputs))
+    names = [spec.name for spec in outputs]
+
+    def streamed(of: Artifact, kept: Sequence[State], stream: Mapping[str, Array]) -> list[Array]:
+        rows: list[list[Array]] = []
+        session: Any = _session(of)
+        carried = {state.input: like[state.input].to_real(state.start) for state in kept}
+        for step in range(len(stream[inputs[0].name])):
+            answers = run_real(session, {spec.name: stream[spec.name][step] for spec in inputs} | carried, like)
+            carried = {state.input: answers[state.output] for state in kept}
+            rows.append([np.asarray(answers[name], np.float64) for name in names])
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+
+    parts = [feeds[at : at + STEPS] for at in range(0, len(feeds), STEPS)]
+    streams = [{spec.name: np.stack([feed[spec.name] for feed in part]) for spec in inputs} for part in parts]
+    file = Artifact(original, replace(manifest, inputs=inputs, outputs=outputs))
+    where = disagreement(names, lambda s: streamed(file, (), s), lambda s: streamed(model, states, s), streams)
+    if where is not None:
+        raise IntegrityError(f"{path}: with its states as inputs and outputs, it differs: {where}", "report it")

@@ -17,10 +17,13 @@ import numpy as np
 
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.quantize.tflite_folded import store_known
+from anynpu.quantize.tflite_plain import State, make_plain
+from anynpu.quantize.tflite_sparse import AGAIN
 from anynpu.runtime import tflite_form
 from anynpu.runtime.litert import REFERENCE, open_interpreter
 from anynpu.runtime.tflite_file import (
     activation_indices,
+    damage_reported,
     external_buffers,
     float_operators,
     free_name,
@@ -40,13 +43,21 @@ MAX_ACTIVATIONS = 4 << 30
 LONGEST_NAME = 400
 STORED = ("int8", "uint8", "int16", "int4", "float16")
 """Types of numbers that stand for others."""
-AGAIN = "convert or download the model again"
 COMPILED = {
     "ethos-u": "it was compiled by Vela for an Ethos-U already: give the file before that",
     "edgetpu-custom-op": "it was compiled for a Coral Edge TPU already: give the file before that",
     "NeutronGraph": "it was compiled for NXP's Neutron already: give the file before that",
 }
-CONTROL_FLOW = ("IF", "WHILE", "CALL", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE", "STABLEHLO_CASE")
+LOOP = "convert the model with its loop written out (Keras: unroll=True)"
+CONTROL_FLOW = {
+    "IF": "the shapes of its two sides differ, or one of them keeps a state",
+    "WHILE": LOOP,
+    "CALL": "the graphs of the file call each other without end",
+    "STABLEHLO_WHILE": LOOP,
+    "STABLEHLO_COMPOSITE": "it names no graph of the file that says what it computes",
+    "STABLEHLO_CASE": "convert the model for one case",
+}
+"""What is left of control flow once branches and called graphs are written out, and why."""
 RANDOM = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
 STATE = (
     "CALL_ONCE",
@@ -73,6 +84,8 @@ class GivenFile:
     """False where LiteRT refuses the file as it was, for something that changes no number."""
     custom: tuple[str, ...] = ()
     """Operators outside TFLite's own set, which LiteRT may or may not have."""
+    states: tuple[State, ...] = ()
+    """What the file keeps from one run to the next, as the inputs and outputs that stand for it in `content`."""
 
 
 def read_whole(path: Path) -> Any:
@@ -112,13 +125,16 @@ def given_format(path: Path) -> str:
 def read_given(path: Path) -> GivenFile:
     """Returns a file in the form that a build takes, or raises with everything that is in the way."""
     model = read_whole(path)
+    with damage_reported(str(path)):
+        plain = make_plain(model)
     if obstacles := list(_obstacles(model)):
         raise Unsupported(
             f"{path}: {obstacles[0]}", obstacles, "convert the model without it" if len(obstacles) == 1 else ""
         )
-    custom = tuple(sorted({text(c.customCode) for c in model.operatorCodes if c.customCode}))
+    codes = [model.operatorCodes[op.opcodeIndex] for op in model.subgraphs[0].operators]
+    custom = tuple(sorted({text(code.customCode) for code in codes if code.customCode}))
     repaired = _axes_of_scales(path, model)
-    notes = (*_named(model), *repaired)
+    notes, loads = (*plain.notes, *_named(model), *repaired), plain.loads and not repaired
     left_open = any(open_axes(model.subgraphs[0].tensors[index]) for index in model.subgraphs[0].inputs)
     if not custom and not left_open and (spared := store_known(model)):
         notes = (*notes, f"{spared} operators read shapes and constants alone: their results are stored")
@@ -130,9 +146,9 @@ def read_given(path: Path) -> GivenFile:
         data = path.read_bytes()
         kept = not notes and not external_buffers(data)
         content = data if kept else pack_model(model)
-        return GivenFile(content, GIVEN, what, notes, loads=not repaired, custom=custom)
+        return GivenFile(content, GIVEN, what, notes, loads=loads, custom=custom, states=plain.states)
     what, same_values = _widened(model)
-    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, not repaired, custom)
+    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, loads, custom, plain.states)
 
 
 def _require_sound(path: Path, model: Any) -> None:
@@ -187,7 +203,7 @@ def _obstacles(model: Any) -> Iterator[Finding]:
         elif custom.startswith("Flex"):
             yield Finding("flex", f"operator {custom} needs TensorFlow itself (Flex): no chip has it", where)
         elif kind in CONTROL_FLOW:
-            yield Finding("control-flow", f"operator {kind} is control flow, and only plain graphs are taken", where)
+            yield Finding("control-flow", f"operator {kind} is control flow: {CONTROL_FLOW[kind]}", where)
         elif kind in RANDOM:
             yield Finding("random", f"operator {kind} gives other results each time", where)
         elif kind in STATE:

@@ -30,6 +30,11 @@ def squeezed(b, x):
     return [b.operator("EXPAND_DIMS", [flat, axis], [b.tensor("y", (2, 3, 4, 1), "float32")])]
 
 
+def reshaped_by_a_setting(b, x):
+    y = b.tensor("y", (4, 6), "float32")
+    return [b.operator("RESHAPE", [x], [y], options="ReshapeOptions", newShape=[4, 6])]
+
+
 def stacked(axis):
     def net(b, x):
         shape = [1, 2, 3, 4]
@@ -60,7 +65,18 @@ def pieces(b, x):
 
 
 @pytest.mark.parametrize(
-    "net", [squeezed, stacked(0), stacked(2), stacked(-1), unstacked(0), unstacked(1), unstacked(-1), pieces]
+    "net",
+    [
+        squeezed,
+        reshaped_by_a_setting,
+        stacked(0),
+        stacked(2),
+        stacked(-1),
+        unstacked(0),
+        unstacked(1),
+        unstacked(-1),
+        pieces,
+    ],
 )
 def test_operators_of_other_converters_compute_the_same(tmp_path, net):
     b = Builder()

@@ -149,7 +149,6 @@ REFUSED = {
     "string": (of_tensor(0, type=schema.TensorType.STRING, quantization=None), "input: holds string"),
     "complex": (of_tensor(3, type=schema.TensorType.COMPLEX64, quantization=None), "conv: holds complex64"),
     "initialised": (kind("CALL_ONCE"), "operator CALL_ONCE keeps state"),
-    "sparse": (of_tensor(1, shape=[9, 9, 9, 9], sparsity=schema.SparsityParametersT()), "conv_w: is stored sparse"),
     "graphs": (lambda m: m.subgraphs.append(m.subgraphs[0]), "holds 2 graphs"),
 }
 
@@ -184,6 +183,11 @@ DAMAGED = {
     "scale of zero": ("int8", scale(0.0), "tensor 'conv_w': a quantisation scale must be a finite number"),
     "scale of NaN": ("int8", scale(float("nan")), "tensor 'conv_w': a quantisation scale"),
     "weights of NaN": ("float32", weights(float("nan")), "tensor 'conv_w': holds NaN"),
+    "sparse": (
+        "int8",
+        of_tensor(1, shape=[9, 9, 9, 9], sparsity=schema.SparsityParametersT()),
+        "tensor 'conv_w' is stored sparse along axes that it does not have",
+    ),
     "too large": ("int8", of_tensor(0, shape=[1, 1 << 20, 1 << 12, 2]), "GiB in one run"),
 }
 
