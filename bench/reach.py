@@ -27,9 +27,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from reach_models import MISSING, names
+import numpy as np
+from reach_models import MISSING, images, names
 from reach_survey import fixed_inputs
 from reach_unseen import TFLITE, listed
+
+from anynpu.runtime.tflite_file import read_specs
 
 ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_name("reach.jsonl")
@@ -119,10 +122,10 @@ def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
     """Returns for each chip the decibels that were proven and the share on its NPU, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="anynpu-reach-") as name:
         scratch = Path(name)
-        given = folder / TFLITE
-        if given.is_file():  # a file for TFLite's own chain, tried on random numbers
+        model, data = folder / "model.onnx", str(folder / "data.npz")
+        if (folder / TFLITE).is_file():  # a file for TFLite's own chain
             chips = ",".join(chip for chip in chips.split(",") if chip != "cpu")
-        model, data = (given, "random:16") if given.is_file() else (folder / "model.onnx", str(folder / "data.npz"))
+            model, data = folder / TFLITE, samples_for(folder / TFLITE, scratch)
         command = [sys.executable, "-m", "anynpu", "build", "-m", str(model), "--data", data]
         command += ["-o", str(scratch / "out"), "-f", "json", "-q", "--overwrite"]
         for tensor, value in fixed_inputs(folder).items():
@@ -135,6 +138,17 @@ def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
             said = answer([*command, "-t", chip], scratch / "cache", WARM_S)
             outcomes |= {chip: TOO_LONG} if said is None else _outcomes(*said, chip)
         return outcomes
+
+
+def samples_for(model: Path, scratch: Path) -> str:
+    """Returns pictures between 0 and 1 for a .tflite file with one float input of that shape, random numbers else."""
+    [first, *others], _ = read_specs(model)
+    if others or first.dtype != "float32" or len(first.shape) != 4 or first.shape[3] not in (1, 3):
+        return "random:16"
+    _, height, width, channels = first.shape
+    pictures = images(max(height, width), channels)[:, :, :height, :width].transpose(0, 2, 3, 1)
+    np.savez(scratch / "data.npz", **{first.name: 1 / (1 + np.exp(-pictures))})
+    return str(scratch / "data.npz")
 
 
 def _outcomes(stdout: str, stderr: str, chips: str) -> dict[str, str]:

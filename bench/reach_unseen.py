@@ -27,7 +27,7 @@ import reach_models as models
 LIST = Path(__file__).with_suffix(".json")
 FALLBACK_OPSET = 18
 TFLITE = "model.tflite"
-"""The name of a file that is not ONNX: it is built on random numbers, for every chip but the CPU."""
+"""The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
 
 def listed() -> dict[str, Any]:
