@@ -12,9 +12,9 @@ import numpy as np
 
 from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.lowering import options as tables
-from anynpu.lowering.graph import Graph, Operator, Tensor
+from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
 from anynpu.lowering.options import EMPTY_TABLES, Options
-from anynpu.lowering.spellings import respelled
+from anynpu.lowering.spellings import respelled, wide_windows
 from anynpu.lowering.write import _ENUMS, PACKED, camel, schema
 from anynpu.runtime.tflite_file import operator_names, read_quantization, shared_model, text
 from anynpu.tensors import Array
@@ -44,8 +44,10 @@ def from_bytes(content: bytes, name: str = "model") -> Graph:
             findings.append(Finding("tflite-operator", f"settings of {kind} are not known here", outputs[0]))
     if findings:
         raise Unsupported(f"{name} cannot be read: {findings[0]}", findings)
-    borders = (tuple(names[i] for i in part) for part in (subgraph.inputs, subgraph.outputs))
-    return Graph(tuple(operators), by_name, *borders)
+    inputs, outputs = (tuple(names[i] for i in part) for part in (subgraph.inputs, subgraph.outputs))
+    if "BATCH_TO_SPACE_ND" in {operator.kind for operator in operators}:
+        return pruned(wide_windows(operators, by_name, outputs), by_name, inputs, outputs)
+    return Graph(tuple(operators), by_name, inputs, outputs)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tflite_builder import Builder
+from tflite_builder import Builder, schema
 
 from anynpu.errors import Unsupported
 from anynpu.lowering.read import from_bytes
@@ -64,9 +64,105 @@ def pieces(b, x):
     return parts
 
 
+def sum_of_four(b, x):
+    others = [b.unary(kind, x, kind, (1, 2, 3, 4), "float32") for kind in ("TANH", "ABS", "LOGISTIC")]
+    return [b.operator("ADD_N", [x, *others], [b.tensor("y", (1, 2, 3, 4), "float32")])]
+
+
+def choice(rows):
+    def net(b, x):
+        flat = b.operator("SQUEEZE", [x], [b.tensor("flat", (2, 3, 4), "float32")], options="SqueezeOptions")
+        zero = b.tensor("zero", (), "float32", np.float32(0))
+        condition = b.operator("GREATER", [flat, zero], [b.tensor("c", (2, 3, 4), "bool", scale=None)])
+        if rows:
+            condition = b.tensor("rows", (2,), "bool", np.asarray([True, False]), scale=None)
+        other = b.unary("TANH", flat, "tanh", (2, 3, 4), "float32")
+        return [b.operator("SELECT", [condition, flat, other], [b.tensor("y", (2, 3, 4), "float32")])]
+
+    return net
+
+
+def unit_length(b, x):
+    y = b.tensor("y", (1, 2, 3, 4), "float32")
+    return [b.operator("L2_NORMALIZATION", [x], [y], options="L2NormOptions")]
+
+
+def wide_window(kernel, block, pads, crops, depthwise=False):
+    """A convolution as TensorFlow's converter writes one whose window is spread out."""
+
+    def net(b, x):
+        wide = b.constant("wide", np.ones((1, 9, 10, 4)) * np.linspace(-1, 1, 90).reshape(1, 9, 10, 1), "float32")
+        small = [
+            b.operator(
+                "PAD",
+                [x, b.constant("edge", [[0, 0], [0, 7], [0, 7], [0, 0]])],
+                [b.tensor("larger", (1, 9, 10, 4), "float32")],
+            )
+        ]
+        source = b.binary("ADD", small[0], wide, "source", (1, 9, 10, 4), "float32")
+        sizes = [(size + sum(pad)) // step for size, pad, step in zip((9, 10), pads, block, strict=True)]
+        apart = b.tensor("apart", (block[0] * block[1], *sizes, 4), "float32")
+        b.operator("SPACE_TO_BATCH_ND", [source, b.constant("block", block), b.constant("pads", pads)], [apart])
+        shape = (block[0] * block[1], *(size - kernel + 1 for size in sizes), 4 if depthwise else 3)
+        values = np.random.default_rng(2).normal(size=(1, kernel, kernel, 4) if depthwise else (3, kernel, kernel, 4))
+        filters = b.tensor("filters", values.shape, "float32", values)
+        bias = b.tensor("bias", (shape[-1],), "float32", np.arange(shape[-1]))
+        table = (
+            {"options": "DepthwiseConv2DOptions", "depthMultiplier": 1} if depthwise else {"options": "Conv2DOptions"}
+        )
+        kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
+        inner = b.operator(
+            kind,
+            [apart, filters, bias],
+            [b.tensor("inner", shape, "float32")],
+            strideW=1,
+            strideH=1,
+            padding=schema.Padding.VALID,
+            **table,
+        )
+        ends = [size * step - sum(crop) for size, step, crop in zip(shape[1:3], block, crops, strict=True)]
+        y = b.tensor("y", (1, *ends, shape[-1]), "float32")
+        return [b.operator("BATCH_TO_SPACE_ND", [inner, b.constant("back", block), b.constant("crops", crops)], [y])]
+
+    return net
+
+
+WIDE = {
+    "same": wide_window(3, [2, 2], [[2, 3], [2, 2]], [[0, 1], [0, 0]]),
+    "depthwise": wide_window(3, [2, 2], [[2, 3], [2, 2]], [[0, 1], [0, 0]], depthwise=True),
+    "no pads": wide_window(3, [3, 2], [[0, 0], [0, 0]], [[0, 0], [0, 0]]),
+    "one side": wide_window(2, [2, 2], [[3, 0], [1, 1]], [[1, 0], [0, 1]]),
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_a_convolution_between_space_and_batch_has_a_wider_window(tmp_path, case):
+    b = Builder()
+    outputs = WIDE[case](b, b.input((1, 2, 3, 4), "float32"))
+    content = b.write(tmp_path / "m.tflite", outputs).read_bytes()
+    graph = from_bytes(content)
+    kinds = {operator.kind for operator in graph.operators}
+    assert not kinds & {"SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"}
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    [ours], [theirs] = executed(to_bytes(graph), x), executed(content, x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_length_of_one_is_that_of_litert(tmp_path):
+    b = Builder()
+    content = b.write(tmp_path / "m.tflite", unit_length(b, b.input((1, 2, 3, 4), "float32"))).read_bytes()
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    x[0, 0, 0], x[0, 0, 1] = 0, 1e-8
+    [ours], [theirs] = executed(to_bytes(from_bytes(content)), x), executed(content, x)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "net",
     [
+        sum_of_four,
+        choice(True),
+        choice(False),
         squeezed,
         reshaped_by_a_setting,
         stacked(0),
