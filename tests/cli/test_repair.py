@@ -10,9 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from sick import joined_scales
+from tflite_builder import Builder
 
 import anynpu
-from anynpu.errors import AccuracyError, Unsupported
+from anynpu.artifact import Artifact, Manifest
+from anynpu.errors import AccuracyError, Finding, Unsupported
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.ladder import LADDER, Fewest
 from anynpu.pipeline.planner import Link
@@ -219,6 +221,33 @@ def test_fewer_tensors_are_tried_where_a_chip_refuses_many():
     best, repairs = repaired(first, make, lambda best: diagnosis, Bounds(asked=False), clock=lambda: 0.0)
     assert best.links[0].options.wide_tensors == ("t0", "t1") and repairs[-1].holds
     assert tried[-4:] == [8, 4, 2, 1]
+
+
+def test_what_a_refused_operator_reads_keeps_its_type(tmp_path):
+    """The chip has no product of 16 bits and names it; what it reads is wide, behind a change of scale."""
+    b = Builder()
+    left = b.unary("TANH", b.input((1, 4, 4)), "t1", (1, 4, 4), "int16")
+    scaled = b.operator("QUANTIZE", [left], [b.tensor("t1/9", (1, 4, 4), "int16", scale=0.1)])
+    b.binary("BATCH_MATMUL", scaled, scaled, "product", (1, 4, 4), "int16")
+    b.write(tmp_path / "model.tflite")
+    file = Artifact(tmp_path, Manifest(format="tflite", main="model.tflite"))
+
+    def make(links):
+        wide = {*links[0].options.wide_tensors}
+        error = Unsupported("no kernel", [Finding("kernel", "no int16", "product")]) if "t1" in wide else None
+        attempt = Bench().make(links)
+        return replace(attempt, artifacts=[file], error=error if {"t0", "t2"} <= wide else attempt.error)
+
+    losses = [
+        TensorLoss(
+            tensor=f"t{at}", operator="Conv", sqnr_db=9, made_db=at, inherited_db=9, low=0, high=1, stored="int8"
+        )
+        for at in range(6)
+    ]
+    diagnosis = Diagnosis(worst_output="y", sqnr_db=9, samples=4, healthy=False, tensors=tuple(losses))
+    first = Bench().make((Link(Cpu(), QuantPlan()),))
+    best, repairs = repaired(first, make, lambda best: diagnosis, Bounds(asked=False), clock=lambda: 0.0)
+    assert best.links[0].options.wide_tensors == ("t0", "t2") and repairs[-1].holds
 
 
 def test_what_held_on_one_chip_is_tried_first_on_the_next():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tflite_builder import Builder, schema
 
+import anynpu
 from anynpu import tool
 from anynpu.errors import IntegrityError, Unsupported
 from anynpu.pipeline import tflite_source
@@ -285,3 +286,13 @@ def test_damaged_control_flow_is_damage(tmp_path):
     path.write_bytes(pack_model(model))
     with pytest.raises(IntegrityError):
         read_given(path)
+
+
+def test_every_operator_that_tflite_micro_lacks_is_named(tmp_path):
+    b = Builder()
+    first = b.unary("GELU", b.input((1, 4)), "first", (1, 4))
+    b.unary("GELU", b.unary("TANH", first, "tanh", (1, 4)), "second", (1, 4))
+    path = b.write(tmp_path / "m.tflite")
+    chip = anynpu.build(str(path), ["tflm"], data="random:8", output=str(tmp_path / "out"))["tflm"]
+    assert [finding.where for finding in chip.error.findings][:2] == ["first", "second"]
+    assert "GELU of int8 does not run on TFLite-Micro" in str(chip.error.findings[0])

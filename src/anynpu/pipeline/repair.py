@@ -16,6 +16,7 @@ from anynpu.records.build import Verification
 from anynpu.records.calibration import Adequacy
 from anynpu.records.diagnosis import Diagnosis, TensorLoss
 from anynpu.records.repair import Repair
+from anynpu.targets.flatbuffer import operators
 
 TIME_LIMIT_S = 480.0
 """No repair is begun that would end after this, if it took as long as the build that it starts from."""
@@ -25,6 +26,9 @@ LEAST_GAIN_DB = 0.1
 """A repair that gains less, and with which the gate does not hold, is dropped."""
 _SHOWN = 3
 """How many tensors are named where a gate is not met."""
+
+CARRIED = ("QUANTIZE", "RESHAPE", "TRANSPOSE", "CONCATENATION", "SLICE", "STRIDED_SLICE", "SPLIT")
+"""Operators that hand on the numbers of another tensor."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,19 @@ class Attempt:
             return {each.where for each in self.error.findings}
         placement = self.artifacts[-1].manifest.placement if self.verdict else None
         return {each.name for each in placement.elsewhere()} if placement is not None else set()
+
+    @property
+    def operands(self) -> set[str]:
+        """What the operators read that it is refused for, also behind moves and changes of scale."""
+        file = next((each.main for each in self.artifacts if each.manifest.format == "tflite"), None)
+        makers = {} if file is None else {t.name: op for op in operators(file) for t in op.outputs}
+        names, reached = [*self.blamed], set[str]()
+        while names:
+            op = makers.get(names.pop())
+            fed = {t.name for t in op.inputs if t is not None and not t.constant} - reached if op is not None else set()
+            reached |= fed
+            names += [name for name in fed if name in makers and makers[name].kind in CARRIED]
+        return reached
 
     @property
     def file_bytes(self) -> int:
@@ -278,6 +295,9 @@ class _Repairs:
             attempt = self._with(rung, order)
             blamed = attempt.blamed
             possible = [loss for loss in order if not blamed & {*rung.names(loss)}]
+            if attempt.refusal and len(possible) == len(order):  # what it makes may be as before, and what it reads not
+                blamed = attempt.operands
+                possible = [loss for loss in order if not blamed & {*rung.names(loss)}]
             if attempt.refusal and len(possible) == len(order):
                 possible = order[: len(order) // 2]
             if not possible or len(possible) == len(order) or self.late():

@@ -35,6 +35,11 @@ def lacking(path: Path, plan: QuantPlan, tables: bool) -> tuple[Finding, ...]:
         graph = from_bytes(content)
         ranges = {name: Range(0.0, 1.0) for name, tensor in graph.tensors.items() if tensor.data is None}
         content = to_bytes(integer_graph(graph, ranges, plan, tables)[0])
+    return refused(content)
+
+
+def refused(content: bytes) -> tuple[Finding, ...]:
+    """Returns the operators of a file that TFLite-Micro does not run, each with its reason."""
     with tempfile.TemporaryDirectory(prefix="anynpu-micro-") as name:
         return _asked(content, Path(name))
 
