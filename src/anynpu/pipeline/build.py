@@ -38,7 +38,6 @@ from anynpu.records.repair import Repair
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
-from anynpu.targets import micro
 from anynpu.targets.base import is_exact, means_to_repeat
 from anynpu.targets.data import require_data
 from anynpu.targets.tflite import LiteRtOptions
@@ -305,6 +304,8 @@ def _proof(
     if candidate is final and platform.device not in ("", verification.device):
         findings = [Finding("runs", note) for note in verification.notes]
         if platform.device == "tflm":  # it stops at the first
+            from anynpu.targets import micro
+
             findings = [*micro.refused(candidate.main.read_bytes()), *findings]
         raise Unsupported(f"{platform.title} does not run this model", findings)
     return Proved(verification, evidence)
