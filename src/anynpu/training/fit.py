@@ -219,11 +219,20 @@ class Fit:
             if len(losses) > PATIENCE and min(losses[-PATIENCE:]) > FORGIVEN * min(losses[:-PATIENCE]):
                 break  # the held-out loss has risen for good
             epoch = self._epoch(len(self.history))
-            if not self.history and epoch.held_out_loss > untrained and self.retries < RETRIES:
+            does_harm = not epoch.held_out_loss <= untrained  # what is not a number does
+            if not self.history and does_harm and self.retries < RETRIES:
                 self.student.module.load_state_dict(self.best, strict=False)
                 self.optimiser.state.clear()
                 self._slow_down(1)
                 continue
+            if not math.isfinite(epoch.held_out_loss):
+                raise AccuracyError(
+                    f"training: the loss is {epoch.held_out_loss} in epoch {epoch.number}",
+                    "loss",
+                    epoch.held_out_loss,
+                    0.0,
+                    hint="smaller steps did not help: look for samples far from the others, or leave --qat out",
+                )
             self.history.append(epoch)
             if epoch.held_out_loss < self.best_loss:
                 self.best_loss, self.best = epoch.held_out_loss, self._state()
@@ -241,6 +250,7 @@ class Fit:
             group["first"] *= RETRY_RATE**retries
 
     def _epoch(self, number: int) -> Epoch:
+        """Returns what an epoch came to; it ends where the loss is no longer a number."""
         order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)
         rounds = -(-self.steps * self.batch // len(self.taught))
         orders = [self.torch.randperm(len(self.taught), generator=order) for _ in range(rounds)]
@@ -256,14 +266,12 @@ class Fit:
             loss = self.loss(mixed[step * self.batch : (step + 1) * self.batch].to(self.device))
             value = float(loss.detach())
             if not math.isfinite(value):
-                raise AccuracyError(
-                    f"training: the loss is {value} in epoch {number + 1}, step {step + 1}",
-                    "loss",
-                    value,
-                    0.0,
-                    hint="the float model may give NaN or infinity on a sample; otherwise leave --qat out",
-                )
+                return Epoch(number + 1, value, value)
             loss.backward()
+            for group in self.optimiser.param_groups:
+                for values in group["params"]:
+                    if values.grad is not None:
+                        values.grad.nan_to_num_(0.0, 0.0, 0.0)
             self.optimiser.step()
             total += value
         return Epoch(number + 1, total / self.steps, self.held_out_loss())

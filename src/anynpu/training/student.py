@@ -28,6 +28,11 @@ def require_torch() -> Any:
     return torch
 
 
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Returns the sum of the products of two tensors of one shape."""
+    return one.reshape(-1).dot(other.reshape(-1))
+
+
 @functools.cache
 def _grid() -> Any:
     """Returns the rounding to a grid as one operation: several would go through memory again and again."""
@@ -62,9 +67,12 @@ def _grid() -> Any:
             # Its bounds are outside; a grid's are inside.
             low, high = (float(scale) * (end + side / 1024) for end, side in ((ctx.low, -1), (ctx.high, 1)))
             straight = torch.ops.aten.hardtanh_backward(gradient, values, low, high)
-            pairs = (gradient, output), (straight, values)
-            whole, inner = (torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs)
-            return straight, (whole - inner) / scale, None, None, None
+            moved = _dot(gradient, output) - _dot(straight, values)
+            if not bool(torch.isfinite(moved)):
+                # Roots and logarithms of zero rise without end: such a place says nothing, the others do.
+                gradient, straight = (torch.nan_to_num(each, 0.0, 0.0, 0.0) for each in (gradient, straight))
+                moved = _dot(gradient, output) - _dot(straight, values.clamp(low, high))
+            return straight, moved / scale, None, None, None
 
         @staticmethod
         def vmap(info: Any, dims: tuple[int, ...], values: Tensor, *rest: Any) -> tuple[Tensor, int]:

@@ -329,6 +329,37 @@ def test_a_loss_that_is_not_a_number_is_an_error():
         fit.run(None, lambda epoch, planned: None)
 
 
+@pytest.mark.parametrize("function", ["Sqrt", "Log"])
+def test_functions_that_rise_without_end_at_zero_are_learnt_through(function, short):
+    model = net()
+    behind = [helper.make_node(function, ["r1"], ["steep"])]
+    if function == "Log":
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(1e-3), "little"))
+        behind = [helper.make_node("Add", ["r1", "little"], ["a1"]), helper.make_node("Log", ["a1"], ["steep"])]
+    model.graph.node[2].input[0] = "steep"
+    for at, node in enumerate(behind):
+        model.graph.node.insert(2 + at, node)
+    # The logarithm of what is rounded to zero is infinite, and is stored as the lowest number.
+    activations = {**scheme().activations, "a1": Rounding(-128, 127, 0.04, -128), "steep": Rounding(-128, 127, 0.05)}
+    fit = Fit(Student(model, replace(scheme(), activations=activations)), lesson(model), Settings(epochs=2), 1e4)
+    before = fit._state()
+    fit.run(None, lambda epoch, planned: None)
+    assert len(fit.history) == 2
+    for name, values in fit._state().items():
+        assert torch.isfinite(values).all() and not torch.equal(values, before[name]), name
+
+
+def test_weights_that_end_an_epoch_without_a_held_out_loss_are_never_kept(monkeypatch):
+    model = net()
+    fit = Fit(Student(model, scheme()), lesson(model), Settings(epochs=3), 1e4)
+    losses = iter([float("nan"), 0.9, float("nan")])
+    monkeypatch.setattr(fit, "_epoch", lambda number: Epoch(number + 1, 0.0, next(losses)))
+    monkeypatch.setattr(fit, "held_out_loss", lambda: 1.0)
+    with pytest.raises(AccuracyError, match="training: the loss is nan in epoch 2"):
+        fit.run(None, lambda epoch, planned: None)
+    assert fit.retries == 1 and [epoch.held_out_loss for epoch in fit.history] == [0.9]
+
+
 def test_training_is_offered_where_the_gate_is_missed(built, tmp_path):
     _, folder, _ = built
     how = {"weight_bits": 4, "min_sqnr": 90.0, "repair": False, "cache_dir": folder / "cache"}
