@@ -31,6 +31,7 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range
 from anynpu.quantize.repairs import rounded
 from anynpu.quantize.sightings import calibrated
+from anynpu.quantize.sketch import Sketch
 from anynpu.records.quantisation import Origin
 from anynpu.runtime.tflite_file import (
     float_operators,
@@ -111,7 +112,7 @@ def quantize_file(
         plan = stated.planned(plan, {name: each.dtype for name, each in automatic.tensors.items()})
     ranged = time.perf_counter()
     if fixed.repaired:
-        form, more = _repaired(form, data, plan, ranges, tables, fixed)
+        form, more = _repaired(form, data, plan, ranges, tables, fixed, first.sketch)
         effects = (*effects, *more)
     graph, quantisation = integer_graph(form.graph, ranges, plan, tables, fixed, origins)
     quantisation = replace(quantisation, equalized=digest_of(form.factors))
@@ -128,12 +129,18 @@ def quantize_file(
 
 
 def _repaired(
-    form: LoweredForm, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], tables: bool, fixed: Fixed
+    form: LoweredForm,
+    data: Dataset,
+    plan: QuantPlan,
+    ranges: Mapping[str, Range],
+    tables: bool,
+    fixed: Fixed,
+    seen: Sketch | None,
 ) -> tuple[LoweredForm, tuple[PassEffect, ...]]:
     """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
     # What is named as wide has 16 bits: what 8 would take from it is not its loss.
     in_float = around(form.graph, plan.float_tensors) | chosen_wide(form.graph, plan.wide_tensors)
-    exact = averages(form, data, plan, ranges, in_float) if plan.bias_correction else None
+    exact = averages(form, data, plan, ranges, in_float, seen) if plan.bias_correction else None
     changed, effects = rounded(form, data, plan, ranges, in_float, exact)
 
     def pieces(chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> IntegerPieces:

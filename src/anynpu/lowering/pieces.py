@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anynpu.lowering.graph import Graph, Operator, pruned
 from anynpu.lowering.write import to_bytes
-from anynpu.quantize.bias import channel_mean
+from anynpu.quantize.bias import channel_mean, steps
 from anynpu.quantize.measured import Place
 from anynpu.quantize.net import Floats
-from anynpu.runtime.litert import DELEGATED, open_interpreter
+from anynpu.runtime.litert import DELEGATED, lent_tensor, open_interpreter
 from anynpu.tensors import Array
 
 
@@ -40,13 +40,13 @@ class IntegerPieces:
         for sample in samples:
             for name, stored in self._alive.items():
                 form, dtype = graph.tensors[name].quantization, graph.tensors[name].dtype
-                stored.append(sample[name] if form is None else form.quantize(sample[name], dtype))
+                stored.append(sample[name] if form is None else steps(sample[name], form, dtype).astype(dtype))
 
     def mean(self, place: Place) -> Floats:
         stretch = self._stretches[place.result]
         self._execute(self._behind(stretch.layer.inputs[0]))
-        rows = self._computed(stretch.operators, [stretch.end])[stretch.end]
-        mean: Floats = np.mean([channel_mean(each, place.axis) for each in rows], axis=0)
+        means = self._computed(stretch.operators, [stretch.end], lambda values: channel_mean(values, place.axis))
+        mean: Floats = np.mean(means[stretch.end], axis=0)
         form = self._tensors[stretch.end].quantization
         return mean if form is None else (mean - form.zero_point[0]) * form.scale[0]
 
@@ -54,8 +54,8 @@ class IntegerPieces:
         stretch = self._stretches[place.result]
         bias = self._tensors[stretch.layer.inputs[2]]
         assert bias.data is not None
-        steps = by if bias.quantization is None else np.rint(by / np.asarray(bias.quantization.scale))
-        self._tensors[bias.name] = replace(bias, data=(bias.data + steps).astype(bias.data.dtype))
+        moved = by if bias.quantization is None else np.rint(by / np.asarray(bias.quantization.scale))
+        self._tensors[bias.name] = replace(bias, data=(bias.data + moved).astype(bias.data.dtype))
         self._execute(stretch.operators)
 
     def _stretch(self, place: Place) -> _Stretch | None:
@@ -94,11 +94,13 @@ class IntegerPieces:
         """Executes operators, and forgets what nothing reads any more."""
         self._left = [each for each in self._left if each not in operators]
         later = {name for each in self._left for name in each.inputs}
-        self._alive |= self._computed(operators, sorted(self._made(operators) & later))
+        self._alive |= self._computed(operators, sorted(self._made(operators) & later), np.array)
         self._alive = {name: values for name, values in self._alive.items() if name in later}
 
-    def _computed(self, operators: Sequence[Operator], wanted: Sequence[str]) -> dict[str, list[Array]]:
-        """Returns what operators make of all that is alive, for each sample."""
+    def _computed(
+        self, operators: Sequence[Operator], wanted: Sequence[str], kept: Callable[[Array], Array]
+    ) -> dict[str, list[Array]]:
+        """Returns what is to be kept of what operators make of all that is alive, for each sample."""
         if not wanted:
             return {}
         read = {name for operator in operators for name in operator.inputs}
@@ -113,5 +115,5 @@ class IntegerPieces:
                 interpreter.set_tensor(inputs[name], self._alive[name][at])
             interpreter.invoke()
             for name in wanted:
-                rows[name].append(np.asarray(interpreter.get_tensor(outputs[name])))
+                rows[name].append(kept(lent_tensor(interpreter, outputs[name])))
         return rows

@@ -5,15 +5,16 @@ Two repairs need it, and running the model costs more than both of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anynpu.quantize.bias import ChannelMeans
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.measured import Targets, measurable, sampled
+from anynpu.quantize.measured import Place, Targets, measurable, sampled
 from anynpu.quantize.net import Form, Layer, Net
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
+from anynpu.quantize.sketch import Sketch, sketched
 
 
 @dataclass(frozen=True)
@@ -28,25 +29,29 @@ class Averages:
 
 
 def averages(
-    form: Form, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], unrounded: Collection[str] | None = None
+    form: Form,
+    data: Dataset,
+    plan: QuantPlan,
+    ranges: Mapping[str, Range],
+    unrounded: Collection[str] | None = None,
+    seen: Sketch | None = None,
 ) -> Averages:
     """Returns the averages of a float model over the samples; without `unrounded`, the tensors that stay in floating
-    point, those of what layers read alone."""
+    point, those of what layers read alone. What was `seen` of the model that this one came from is not run again."""
     net = form.net()
-    axes = {source: layer.channel_axis for source, layer, _ in biased(net)}
     places = [] if unrounded is None else measurable(net, unrounded, data)
-    means, targets = ChannelMeans(axes, ranges, plan), Targets(places, ranges)
-    if not axes:
-        return Averages(form, means, targets)
-    run, measured = form.run({*axes, *targets.names}), {*sampled(data)} if places else ()
-    counted = data.counting(run)
-    for index in range(data.count):
-        sample = data.sample(index)
-        tensors = run(sample)
-        means.observe(counted(tensors, sample))
-        if index in measured:
-            targets.observe(tensors)
-    return Averages(form, means, targets)
+    wanted = needed(net, places, data)
+    sketch = None if seen is None else seen.of(form.origins, wanted.axes, wanted.averaged)
+    if sketch is None:
+        sketch = sketched(form, data, wanted) if wanted.axes else wanted
+    return Averages(form, ChannelMeans(sketch, ranges, plan), Targets(sketch, places, ranges))
+
+
+def needed(net: Net, places: Sequence[Place], data: Dataset) -> Sketch:
+    """Returns an empty sketch of what layers with a bias read, and of what is around measured biases."""
+    axes = {source: layer.channel_axis for source, layer, _ in biased(net)}
+    axes |= {name: place.axis for place in places for name in (place.result, place.behind)}
+    return Sketch(axes, {place.behind: place.axis for place in places}, {*sampled(data)} if places else ())
 
 
 def biased(net: Net) -> list[tuple[str, Layer, str]]:

@@ -21,6 +21,7 @@ from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
     from anynpu.quantize.plan import QuantPlan
+    from anynpu.quantize.sketch import Sketch
 
 Floats = NDArray[np.float64]
 _PIECE = 1 << 16
@@ -28,46 +29,39 @@ _PIECE = 1 << 16
 
 
 class ChannelMeans:
-    """Collects the mean of each channel of some tensors over all samples, as they are and as integers keep them."""
+    """The mean of each channel of some tensors over all samples, as they are and as integers keep them."""
 
-    def __init__(self, axes: Mapping[str, int], ranges: Mapping[str, Range], plan: QuantPlan) -> None:
-        self._axes = axes
-        self._types = {name: plan.stored_type(name) for name in axes}
-        self._forms = {
-            name: quantization_for(ranges[name], dtype, dtype == "int16")
-            for name, dtype in self._types.items()
-            if dtype != "float32"
-        }
-        self._exact: dict[str, Floats] = {}
-        self._rounded: dict[str, Floats] = {}
-        self._count = 0
-
-    def observe(self, tensors: Mapping[str, Array]) -> None:
-        """Adds one sample."""
-        self._count += 1
-        for name, axis in self._axes.items():
-            values, form = tensors[name], self._forms.get(name)
-            exact = rounded = channel_mean(values, axis)
-            if form is not None:
-                rounded = channel_mean(values, axis, partial(kept, form=form, dtype=self._types[name]))
-            self._exact[name] = self._exact.get(name, 0.0) + exact
-            self._rounded[name] = self._rounded.get(name, 0.0) + rounded
+    def __init__(self, sketch: Sketch, ranges: Mapping[str, Range], plan: QuantPlan) -> None:
+        self._sketch, self._ranges, self._plan = sketch, ranges, plan
 
     def exact(self, name: str) -> Floats:
-        return self._exact[name] / self._count
+        return self._sketch.mean(name, lambda rows: rows)
 
     def rounded(self, name: str) -> Floats:
-        return self._rounded[name] / self._count
+        dtype = self._plan.stored_type(name)
+        if dtype == "float32":
+            return self.exact(name)
+        form = quantization_for(self._ranges[name], dtype, dtype == "int16")
+        return self._sketch.mean(name, partial(kept, form=form, dtype=dtype))
+
+
+def steps(values: Array, form: Quantization, dtype: str) -> Array:
+    """Returns the integers that stand for values, in the values' own precision: `Quantization` takes ten times as
+    long."""
+    limits, zero = np.iinfo(dtype), form.zero_point[0]
+    stored: Array = values / values.dtype.type(form.scale[0])
+    np.rint(stored, out=stored)
+    stored += stored.dtype.type(zero)
+    np.clip(stored, limits.min, limits.max, out=stored)
+    return stored
 
 
 def kept(values: Array, form: Quantization, dtype: str) -> Array:
-    """Returns what integers keep of the values, in their own precision: `Quantization` takes ten times as long."""
-    limits, zero = np.iinfo(dtype), form.zero_point[0]
-    scale = values.dtype.type(form.scale[0])
-    steps: Array = np.rint(values / scale)
-    np.clip(steps, limits.min - zero, limits.max - zero, out=steps)
-    steps *= scale
-    return steps
+    """Returns what integers keep of the values, in their own precision."""
+    stored = steps(values, form, dtype)
+    stored -= stored.dtype.type(form.zero_point[0])
+    stored *= stored.dtype.type(form.scale[0])
+    return stored
 
 
 def channel_mean(values: Array, axis: int, of: Callable[[Array], Array] | None = None) -> Floats:

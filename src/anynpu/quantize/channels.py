@@ -8,8 +8,6 @@ from anynpu.tensors import Array
 
 _WIDE = 4096
 """How many values numpy adds or compares at a time: rows of a few channels are laid side by side."""
-_MANY = 4096
-"""How many rows say as much of a map as all of them: those next to each other are alike."""
 
 
 def channel_rows(values: Array, axis: int) -> Array:
@@ -28,10 +26,3 @@ def by_channel(reduction: np.ufunc, rows: Array) -> Array:
         folded = reduction.reduce(rows[:whole].reshape(-1, beside * rows.shape[1]), axis=0, dtype=wide)
         rows = np.concatenate([folded.reshape(beside, -1), rows[whole:]])
     return np.asarray(reduction.reduce(rows, axis=0, dtype=wide))
-
-
-def thinned(rows: Array) -> Array:
-    """Returns some thousand of the rows, evenly over all of them."""
-    step = -(-len(rows) // _MANY)
-    # A step that no width or height is a multiple of, so that rows come from everywhere.
-    return np.ascontiguousarray(rows[:: step | 1]) if step > 1 else rows

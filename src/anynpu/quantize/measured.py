@@ -20,13 +20,12 @@ from anynpu.artifact import PassEffect
 from anynpu.graph import passes
 from anynpu.graph.agreement import spread
 from anynpu.graph.passes import Pass
-from anynpu.quantize.bias import channel_mean
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.channels import channel_rows, thinned
 from anynpu.quantize.followers import Pointwise
 from anynpu.quantize.functions import followers, functions
 from anynpu.quantize.net import Change, Floats, Form, Net
 from anynpu.quantize.ranges import Range
+from anynpu.quantize.sketch import Sketch
 from anynpu.tensors import Array
 
 SAMPLES = 48
@@ -108,31 +107,24 @@ class Target:
 
 
 class Targets:
-    """Collects what the float model gives at each place, sample by sample.
+    """What the float model gives at each place.
 
     What a range clips is not an error of the mean: a bias that gave it back would move all samples for the sake of the
-    few that are too loud. Slopes and spreads are those of some thousand values of a channel: they say how far to go.
+    few that are too loud. That, slopes and spreads are those of some rows: they say how far to go.
     """
 
-    def __init__(self, chosen: Sequence[Place], ranges: Mapping[str, Range]) -> None:
-        self._chosen, self._ranges = chosen, ranges
-        self._rows: dict[str, list[tuple[Floats, Floats, Floats]]] = {place.result: [] for place in chosen}
-        self.names = {name for place in chosen for name in (place.result, place.behind)}
-
-    def observe(self, tensors: Mapping[str, Array]) -> None:
-        """Adds one sample of the tensors that are named in `names`."""
-        for place in self._chosen:
-            limits = self._ranges[place.behind]
-            clip = partial(np.clip, a_min=min(limits.min, 0.0), a_max=max(limits.max, 0.0))
-            values = thinned(channel_rows(tensors[place.result], place.axis))
-            rise = place.of(values + _NUDGE) - place.of(values - _NUDGE)
-            mean = channel_mean(tensors[place.behind], place.axis, clip)
-            spread = values.std(axis=0).astype(np.float64)
-            self._rows[place.result].append((mean, channel_mean(rise, -1) / (2 * _NUDGE), spread))
+    def __init__(self, sketch: Sketch, chosen: Sequence[Place], ranges: Mapping[str, Range]) -> None:
+        self._sketch, self._ranges = sketch, {place.behind: ranges[place.behind] for place in chosen}
 
     def of(self, place: Place) -> Target:
         """Returns what a place had on average."""
-        return Target(*np.mean(self._rows[place.result], axis=0))
+        limits, mean = self._ranges[place.behind], partial(self._sketch.mean, measured=True)
+        low, high = min(limits.min, 0.0), max(limits.max, 0.0)
+        lost = mean(place.behind, lambda rows: rows - np.clip(rows, low, high))
+        slope = mean(place.result, lambda rows: (place.of(rows + _NUDGE) - place.of(rows - _NUDGE)) / (2 * _NUDGE))
+        middle = mean(place.result, lambda rows: rows)
+        spread = np.sqrt(mean(place.result, lambda rows: np.square(rows - middle.astype(rows.dtype))))
+        return Target(self._sketch.average(place.behind) - lost, slope, spread)
 
 
 def sampled(data: Dataset) -> list[int]:

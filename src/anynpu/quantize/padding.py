@@ -77,10 +77,10 @@ def _along(values: Array, mask: Array) -> list[int]:
 def find_padding(form: Form, inputs: Mapping[str, Array]) -> Padding | None:
     """Returns the input of samples that masks the others where there is one."""
     for name, array in inputs.items():
-        rows = array.reshape(len(array), -1)
         others = [other for other, values in inputs.items() if other != name and values.shape == array.shape]
-        if array.dtype.kind not in "iub" or not others or not np.isin(rows, (0, 1)).all():
+        if array.dtype.kind not in "iub" or not others or not np.isin(array, (0, 1)).all():
             continue
+        rows = array.reshape(len(array), -1)
         padded = np.flatnonzero(rows.any(axis=1) & ~rows.all(axis=1))[:PROBES]
         probes = []
         for at in padded:

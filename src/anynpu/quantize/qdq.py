@@ -81,7 +81,8 @@ def write_qdq(
         report(calibration(observed, ranges, data))
     graph, names = form.model.graph, {node.output[0]: node.name for node in form.model.graph.node}
     unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
-    exact = averages(form, data, plan, ranges, unrounded) if fixed.repaired and plan.bias_correction else None
+    corrected = fixed.repaired and plan.bias_correction
+    exact = averages(form, data, plan, ranges, unrounded, first.sketch) if corrected else None
     if fixed.repaired:
         form, changes = rounded(form, data, plan, ranges, exact=exact)
         done = (*done, *changes)

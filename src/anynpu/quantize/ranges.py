@@ -107,15 +107,24 @@ class RangeCollector:
         self._followed = {name: Followed(each) for name, each in followers.items() if method == "auto"}
 
     @property
+    def followed(self) -> Collection[str]:
+        """The tensors whose values are counted for the function behind them."""
+        return self._followed.keys()
+
+    @property
     def passes(self) -> int:
         return 1 if self.method in ("auto", "minmax") else 2
 
-    def observe_limits(self, tensors: Mapping[str, Array], sample: int) -> None:
-        """Takes the limits of one sample's floating-point tensors; integer tensors have no range."""
+    def observe_limits(
+        self, tensors: Mapping[str, Array], sample: int, ends: Mapping[str, Array] = MappingProxyType({})
+    ) -> None:
+        """Takes the limits of one sample's floating-point tensors; integer tensors have no range. `ends` are fewer
+        values with the same limits, where they are known."""
         for name, array in tensors.items():
             if array.dtype.kind != "f" or array.size == 0:
                 continue
-            low, high = float(array.min()), float(array.max())
+            few = ends.get(name, array)
+            low, high = float(few.min()), float(few.max())
             if not (np.isfinite(low) and np.isfinite(high)):
                 raise IntegrityError(f"tensor {name} holds NaN or infinite values at calibration sample {sample}")
             if self.observed is not None:

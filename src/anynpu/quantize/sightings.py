@@ -7,7 +7,7 @@ louder, and the model is not run again for each pass, and once more for the rang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,15 +15,18 @@ import numpy as np
 
 from anynpu.artifact import PassEffect
 from anynpu.quantize.adequacy import SampleLimits
+from anynpu.quantize.averages import needed
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.channels import by_channel, channel_rows
 from anynpu.quantize.equalize import ChannelPeaks, pairs
 from anynpu.quantize.functions import followers
 from anynpu.quantize.gates import gates
+from anynpu.quantize.measured import measurable
 from anynpu.quantize.net import Floats, Form, Net
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, RangeCollector, collect
 from anynpu.quantize.repairs import levelled
+from anynpu.quantize.sketch import Sketch
 from anynpu.quantize.smooth import branches, norms
 from anynpu.tensors import Array
 
@@ -38,16 +41,27 @@ class Sightings:
 
     axes: Mapping[str, int]
     collector: RangeCollector
+    sketch: Sketch | None = None
+    sigmoids: Mapping[str, tuple[str, Callable[..., Array]]] = field(default_factory=dict)
+    """Sigmoids of other tensors: they rise, so that their limits are those of what they read."""
     lows: dict[str, list[Array]] = field(default_factory=dict)
     highs: dict[str, list[Array]] = field(default_factory=dict)
 
-    def observe(self, tensors: Mapping[str, Array], sample: int) -> None:
-        """Adds one sample."""
-        self.collector.observe_limits(tensors, sample)
+    def observe(self, tensors: Mapping[str, Array], sample: int, count: int) -> None:
+        """Adds one of `count` samples."""
+        ends: dict[str, Array] = {}
         for name, axis in self.axes.items():
             rows = channel_rows(tensors[name], axis)
-            self.lows.setdefault(name, []).append(by_channel(np.minimum, rows))
-            self.highs.setdefault(name, []).append(by_channel(np.maximum, rows))
+            ends[name] = np.stack([by_channel(np.minimum, rows), by_channel(np.maximum, rows)])
+            self.lows.setdefault(name, []).append(ends[name][0])
+            self.highs.setdefault(name, []).append(ends[name][1])
+        for name, (source, function) in self.sigmoids.items():
+            if source not in ends:
+                ends[source] = np.stack([tensors[source].min(), tensors[source].max()])
+            ends[name] = function(ends[source])
+        self.collector.observe_limits({**tensors, **{name: ends[name] for name in self.sigmoids}}, sample, ends)
+        if self.sketch is not None:
+            self.sketch.observe(tensors, sample, count)
 
     def peaks(self, form: Form, axes: Mapping[str, int], samples: Sequence[int]) -> ChannelPeaks | None:
         """Returns the largest magnitude of each channel of some tensors of a graph that the first has become, over the
@@ -95,18 +109,28 @@ def louder(net: Net, between_layers: bool) -> dict[str, int]:
 
 
 def sighted(
-    form: Form, data: Dataset, collector: RangeCollector, between_layers: bool, progress: Progress | None
+    form: Form,
+    data: Dataset,
+    collector: RangeCollector,
+    axes: Mapping[str, int],
+    sketch: Sketch | None,
+    progress: Progress | None,
 ) -> Sightings | None:
-    """Returns what the samples say of a float model; None where that is not enough: where rows of padding count for
-    ranges and not for channels, or ranges take two passes."""
+    """Returns what the samples say of a float model, of its channels along `axes`; None where that is not enough: where
+    rows of padding count for ranges and not for channels, or ranges take two passes."""
     net = form.net()
-    axes = louder(net, between_layers)
     sizes = sum(net.shapes[name][axis] for name, axis in axes.items())
     if data.padding is not None or collector.passes > 1 or 8 * sizes * data.count > MOST_BYTES:
         return None
-    seen, run = Sightings(axes, collector), form.run()
+    looked_at = {*axes, *(sketch.axes if sketch is not None else ()), *collector.followed, *net.outputs}
+    sigmoids = {
+        each.result: (each.inputs[0], each.function)
+        for each in net.operations
+        if each.kind == "sigmoid" and each.function is not None and each.result not in looked_at
+    }
+    seen, run = Sightings(axes, collector, sketch, sigmoids), form.run(net.computed - sigmoids.keys())
     for index in range(data.count):
-        seen.observe(run(data.sample(index)), index)
+        seen.observe(run(data.sample(index)), index, data.count)
         if progress is not None:
             progress(index + 1, data.count)
     return seen
@@ -120,6 +144,8 @@ class Calibrated(Generic[F]):
     effects: tuple[PassEffect, ...]
     ranges: dict[str, Range]
     observed: SampleLimits
+    sketch: Sketch | None = None
+    """What is kept of the model for biases, where it is."""
 
 
 def calibrated(
@@ -128,14 +154,15 @@ def calibrated(
     """Returns a float model with the ranges that the samples give its tensors, after the passes that `level` asks for;
     outputs are not clipped."""
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    outputs, effects = form.net().outputs, tuple[PassEffect, ...]()
+    net, effects = form.net(), tuple[PassEffect, ...]()
+    collector = RangeCollector(*how, followers(net), SampleLimits())
+    sketch = needed(net, measurable(net, (), data), data) if plan.bias_correction else None
+    seen = sighted(form, data, collector, louder(net, between_layers) if level else {}, sketch, progress)
     if level:
-        collector = RangeCollector(*how, followers(form.net()), SampleLimits())
-        seen = sighted(form, data, collector, between_layers, progress)
         form, effects = levelled(form, data, between_layers, seen)
-        known = None if seen is None else seen.behind(form)
-        if known is not None and known.observed is not None:
-            return Calibrated(form, effects, known.ranges(outputs), known.observed)
+    known = None if seen is None else seen.behind(form)
+    if known is not None and known.observed is not None:
+        return Calibrated(form, effects, known.ranges(net.outputs), known.observed, sketch)
     observed = SampleLimits()
-    ranges = collect(form.run(), data, *how, progress, outputs, followers(form.net()), observed)
-    return Calibrated(form, effects, ranges, observed)
+    ranges = collect(form.run(), data, *how, progress, net.outputs, followers(form.net()), observed)
+    return Calibrated(form, effects, ranges, observed, None if seen is None else sketch)

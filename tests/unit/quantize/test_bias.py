@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from anynpu.quantize.bias import ChannelMeans, output_mean, rounding_error
+from anynpu.quantize.bias import ChannelMeans, kept, output_mean, rounding_error, steps
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range, quantization_for
+from anynpu.quantize.sketch import Sketch
 
 RNG = np.random.default_rng(11)
 
@@ -19,14 +20,25 @@ def test_rounding_error_is_at_most_half_a_step():
 
 
 def test_means_are_per_channel():
-    means = ChannelMeans({"x": 1}, {"x": Range(-5.0, 5.0)}, QuantPlan())
     values = RNG.normal(size=(6, 3, 4, 4))
-    for value in values:
-        means.observe({"x": value[None], "other": value})
-    np.testing.assert_allclose(means.exact("x"), values.mean(axis=(0, 2, 3)))
+    sketch = Sketch({"x": 1}, {})
+    for at, value in enumerate(values):
+        sketch.observe({"x": value[None], "other": value}, at, len(values))
+    means = ChannelMeans(sketch, {"x": Range(-5.0, 5.0)}, QuantPlan())
+    np.testing.assert_allclose(means.exact("x"), values.mean(axis=(0, 2, 3)), atol=1e-6)
     form = quantization_for(Range(-5.0, 5.0), "int8", False)
     rounded = form.dequantize(form.quantize(values, "int8"))
     np.testing.assert_allclose(means.rounded("x"), rounded.mean(axis=(0, 2, 3)), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_integers_stand_for_what_the_quantisation_says(dtype):
+    form = quantization_for(Range(-2.0, 3.0), dtype, dtype == "int16")
+    values = RNG.normal(0, 2, 1000).astype(np.float32)
+    assert np.abs(steps(values, form, dtype) - form.quantize(values, dtype)).max() <= 1
+    np.testing.assert_array_equal(steps(values, form, dtype)[::7] % 1, 0)
+    inside = np.clip(values, -1.9, 2.9)
+    assert np.abs(kept(inside, form, dtype) - inside).max() <= 0.51 * form.scale[0]
 
 
 def test_shift_of_a_dense_layer():

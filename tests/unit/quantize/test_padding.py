@@ -16,6 +16,7 @@ from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import prepare
 from anynpu.quantize.ranges import collect
+from anynpu.quantize.sketch import Sketch, sketched
 
 
 def forms(model: onnx.ModelProto) -> list[tuple[OnnxForm | LoweredForm, dict[str, np.ndarray]]]:
@@ -51,9 +52,7 @@ def test_means_are_those_of_what_counts():
     form, inputs = forms(net())[0]
     data = Dataset(inputs, None, "x", padding=find_padding(form, inputs))
     ranges = collect(form.run(), data, "minmax")
-    counted, means = data.counted(form.run(["embedded"])), ChannelMeans({"embedded": -1}, ranges, QuantPlan())
-    for at in range(data.count):
-        means.observe(counted(data.sample(at)))
+    means = ChannelMeans(sketched(form, data, Sketch({"embedded": -1}, {})), ranges, QuantPlan())
     table = form.net().constant("table")
     wanted = np.mean([table[ids[mask > 0]].mean(axis=0) for ids, mask in zip(*inputs.values(), strict=True)], axis=0)
     np.testing.assert_allclose(means.exact("embedded"), wanted, rtol=1e-5)

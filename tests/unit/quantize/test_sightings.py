@@ -118,11 +118,11 @@ def test_what_is_not_known_is_run(monkeypatch):
     monkeypatch.setattr(sightings, "MOST_BYTES", 8)
     assert calibrated(form, data, plan, True, True).ranges == wanted
     collector = RangeCollector("percentile", followers=followers(form.net()))
-    assert sighted(form, DATA, collector, True, None) is None
+    assert sighted(form, DATA, collector, {}, None, None) is None
 
 
 def test_rows_of_padding_are_not_mixed_with_what_counts():
     form, data = case("onnx", "normalised")
     padded = Dataset(data.inputs, None, "x", padding=Padding("x", ()))
-    assert louder(form.net(), False)
-    assert sighted(form, padded, RangeCollector("auto"), False, None) is None
+    assert (axes := louder(form.net(), False))
+    assert sighted(form, padded, RangeCollector("auto"), axes, None, None) is None
