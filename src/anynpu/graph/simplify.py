@@ -98,8 +98,8 @@ def _by_onnxsim(model: ModelProto) -> tuple[ModelProto, int]:
 
 def run_onnxsim(source: str, result: str) -> bool:
     """Simplifies one file into another with onnxsim and returns whether its own check passed."""
-    # onnxsim imports these only for checks and figures we do not use; without them it starts in a tenth of the time.
-    hide_packages("torch", "sympy")
+    # onnxsim imports these only for checks and tables we do not use; without them it starts in a tenth of the time.
+    hide_packages("torch", "sympy", "rich")
     import onnxsim
 
     # An attention fused into an operator of ONNX Runtime has no shape that ONNX infers, and no rule.
