@@ -54,6 +54,8 @@ class Original:
     """The graph before known branches were written out, where it has any."""
     effects: tuple[PassEffect, ...] = ()
     """What was done to the user's graph before."""
+    narrow: onnx.ModelProto | None = None
+    """The graph before it was made to compute in float32, where it did not."""
 
     def prove(self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None) -> Proof:
         """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none;
@@ -94,6 +96,10 @@ class Original:
         if self.exported is not None:
             self.exported.require_equal(difference)
         notes = self.exported.reads.notes() if self.exported is not None else ()
+        if self.narrow is not None and detector is None and feeds:
+            from anynpu.graph.precision import rounding
+
+            notes = (*notes, *rounding(self.narrow, self.graph, feeds))
         return Proof(len(feeds) if total else 0, total, tuple(notes))
 
 
@@ -141,16 +147,20 @@ def read_original(source: ModelSource) -> Original:
         binding,
         noting("inference", "operators in training mode compute as they do outside training", for_inference),
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
-        noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32),
     ]
+    wider = noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32)
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
-    frozen, begun = passes.run(begin, model)
+    bound, begun = passes.run(begin, model)
+    frozen, widened = passes.run([wider], bound)
     graph, done = passes.run([static, samples], frozen)
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:
         branching = with_sample_axis(branching)[0]
-    return Original(graph, tuple(notes), exported, branching, (*begun, *done))
+    narrow = None
+    if any(effect.changed for effect in widened) and exported is None and branching is None:
+        narrow = with_sample_axis(make_static(bound, shapes))[0]
+    return Original(graph, tuple(notes), exported, branching, (*begun, *widened, *done), narrow)
 
 
 def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:

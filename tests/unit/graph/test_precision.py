@@ -8,7 +8,10 @@ import pytest
 from graph_nets import parse, run, weights
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.graph.precision import in_float32
+from anynpu.errors import IntegrityError
+from anynpu.graph.precision import in_float32, rounding
+from anynpu.source.load import ModelSource
+from anynpu.source.original import read_original
 
 NET = """g (KIND[1,3,8,8] x) => (KIND[1,4,8,8] y) {
     c = Conv<pads=[1,1,1,1]>(x, w)
@@ -50,3 +53,33 @@ def test_other_models_stay_as_they_are(dtype):
     model = parse(text)
     model.graph.initializer.append(numpy_helper.from_array(np.ones(4, dtype), "w"))
     assert in_float32(model) == (model, ())
+
+
+@pytest.mark.parametrize(("kind", "least"), [("float16", 50), ("double", 100)])
+def test_the_file_in_its_own_type_is_compared_with_float32(tmp_path, kind, least):
+    path = tmp_path / "net.onnx"
+    model = parse(f"g ({kind}[1,8] x) => ({kind}[1,4] y) {{ m = MatMul(x, w) y = Tanh(m) }}")
+    model.graph.initializer.append(numpy_helper.from_array(weights(8, 4).astype(kind), "w"))
+    path.write_bytes(model.SerializeToString())
+    original = read_original(ModelSource(str(path)))
+    [note] = original.prove(original.graph, []).notes
+    words = note.split()
+    assert "the file in its own types is" in note and float(words[words.index("dB") - 1]) > least
+
+
+def test_more_than_rounding_between_them_is_an_error():
+    model = net("float16", TensorProto.FLOAT16)
+    wrong, _ = in_float32(model)
+    tensor = wrong.graph.initializer[0]
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.2), tensor.name))
+    with pytest.raises(IntegrityError, match=r"14\.\d dB from the file at output 'y': more than rounding"):
+        rounding(model, wrong, [{"x": weights(1, 3, 8, 8)}])
+
+
+def test_numbers_that_overflow_and_types_without_kernels_are_said():
+    model = net("float16", TensorProto.FLOAT16)
+    [note] = rounding(model, in_float32(model)[0], [{"x": weights(1, 3, 8, 8) * 1e6}])
+    assert "no finite numbers" in note
+    brain = parse("g (bfloat16[1,4] x) => (bfloat16[1,4] y) { y = Softsign(x) }")
+    [note] = rounding(brain, in_float32(brain)[0], [{"x": weights(1, 4)}])
+    assert "ONNX Runtime does not run the file in its own types" in note
