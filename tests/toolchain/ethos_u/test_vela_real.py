@@ -179,6 +179,18 @@ def test_an_operator_that_crashes_vela_can_be_left_to_the_cpu(tmp_path):
     assert [op.device for op in made.placement.operators] == ["npu", "cpu"]
 
 
+def test_an_output_of_type_bool_says_what_helps(tmp_path):
+    b = Builder()
+    x, limit = b.input((1, 4, 4, 2)), b.tensor("limit", (1, 1, 1, 1), "int8", np.full((1, 1, 1, 1), 9))
+    made = b.conv(x, "conv", (1, 4, 4, 2), 3)
+    b.operator("GREATER", [made, limit], [b.tensor("y", (1, 4, 4, 3), "bool", scale=None)], options="GreaterOptions")
+    file = b.write(tmp_path / "m.tflite")
+    with pytest.raises(ToolFailed) as error:
+        build(file, "ethos-u55-128", tmp_path / "u55")
+    assert "end the model with a Cast to float" in error.value.hint
+    build(file, "ethos-u85-256", tmp_path / "u85")
+
+
 def test_every_sentence_of_velas_table_is_evaluated_or_listed():
     """11 of 69 sentences were left to Vela when this was written; a new Vela that says something new fails here."""
     known = {key(s) for family in ("EthosU55", "EthosU65", "EthosU85") for rows in table(family).values() for s in rows}

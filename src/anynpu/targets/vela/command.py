@@ -61,6 +61,7 @@ class VelaOptions:
 LEAVE = "leave the operator that the log names to the CPU with -O ignore_ops=KIND"
 KNOWN = {
     "Could not find a valid OFM microblock": LEAVE,
+    "operation (And) could not run on NPU": "this NPU has no outputs of type bool: end the model with a Cast to float",
     "could not run on NPU": LEAVE,
     "Does not have valid TFLite Semantics": "TFLite has no such operator for these types: quantise it to int8",
 }
