@@ -11,7 +11,7 @@ import numpy as np
 from anynpu.graph.passes import Pass, Repeated
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.moves import few_axes, repeated, small_transposes, without_broadcasts
-from anynpu.lowering.options import Activation, Fused, Mul
+from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
 from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
@@ -103,6 +103,44 @@ def without_idle(graph: Graph) -> Graph:
 
     operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in operators]
     return _rebuilt(graph, operators, dict(graph.tensors))
+
+
+ELEMENTWISE = BROADCASTS | {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE"} - {
+    "RESHAPE"
+}
+REDUCERS = frozenset(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"))
+
+
+def numbers_with_axes(graph: Graph) -> Graph:
+    """A number that is computed has an axis of one where all that read it broadcast: NPUs have none without axes."""
+    makers, readers = graph.makers(), graph.readers()
+    borders = {*graph.inputs, *graph.outputs}
+    numbers = {n for n, t in graph.tensors.items() if not t.shape and t.data is None and n in makers} - borders
+
+    def stays(name: str) -> bool:
+        maker, users = makers[name], readers.get(name, [])
+        fed = {each for each in maker.inputs if each in makers or each in graph.inputs}
+        made_so = maker.kind in REDUCERS or maker.kind == "RESHAPE" or (maker.kind in ELEMENTWISE and fed <= numbers)
+        ends = {u.outputs[0] for u in users if u.kind != "RESHAPE" and not graph.tensors[u.outputs[0]].shape}
+        return made_so and ends <= numbers and all(u.kind in ELEMENTWISE or u.kind == "RESHAPE" for u in users)
+
+    while lost := {name for name in numbers if not stays(name)}:
+        numbers -= lost
+    tensors, operators = dict(graph.tensors), list[Operator]()
+    tensors |= {name: replace(tensors[name], shape=(1,)) for name in numbers}
+    for operator in graph.operators:
+        result = operator.outputs[0]
+        if result not in numbers or operator.kind in ELEMENTWISE:
+            operators.append(operator)
+            continue
+        source = operator.inputs[0]
+        if operator.kind in REDUCERS:
+            source = f"{result}/kept"
+            tensors[source] = replace(tensors[result], name=source, shape=(1,) * len(tensors[operator.inputs[0]].shape))
+            operators.append(replace(operator, outputs=(source,), options=Reducer(keep_dims=True)))
+        tensors[f"{result}/one"] = Tensor(f"{result}/one", (1,), "int32", int32([1]))
+        operators.append(Operator("RESHAPE", (source, f"{result}/one"), (result,), Reshape((1,))))
+    return _rebuilt(graph, operators, tensors)
 
 
 def inverse_roots(graph: Graph) -> Graph:
@@ -347,6 +385,7 @@ _SETTLED = Repeated(
 SMALL_MOVES: tuple[Pass[Graph], ...] = (_pass(small_transposes), _pass(few_axes))
 """Moves of many axes as several of few, which is what kernels have."""
 CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
+    _pass(numbers_with_axes),
     _SETTLED,
     _pass(roots_of_squares),
     _pass(repeated),

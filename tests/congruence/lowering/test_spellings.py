@@ -7,6 +7,7 @@ import pytest
 from tflite_builder import Builder, schema
 
 from anynpu.errors import Unsupported
+from anynpu.lowering.clean import numbers_with_axes
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.tflite_given import read_given
@@ -210,3 +211,24 @@ def test_settings_that_would_be_lost_are_refused(tmp_path):
     b.operator("GATHER", [x, numbers], [y], options="GatherOptions", axis=1, batchDims=1)
     with pytest.raises(Unsupported, match="settings of GATHER are not known here"):
         from_bytes(b.write(tmp_path / "m.tflite", [y]).read_bytes())
+
+
+def test_numbers_that_are_computed_have_an_axis(tmp_path):
+    """The largest value of a spectrogram, less 8, is its floor: NPUs have no tensors without axes."""
+    b = Builder()
+    x, eight = b.input((1, 2, 3, 4), "float32"), b.tensor("eight", (), "float32", np.float32(0.8))
+    axes = b.constant("axes", [0, 1, 2, 3])
+    top = b.operator("REDUCE_MAX", [x, axes], [b.tensor("top", (), "float32")], options="ReducerOptions")
+    floor = b.unary("TANH", b.binary("SUB", top, eight, "floor", (), "float32"), "bent", (), "float32")
+    y = b.binary("MAXIMUM", x, floor, "y", (1, 2, 3, 4), "float32")
+    kept = b.unary("ABS", top, "number", (), "float32")
+    content = b.write(tmp_path / "m.tflite", [y, kept]).read_bytes()
+    whole = from_bytes(content)
+    assert numbers_with_axes(whole) == whole, "a number that is a result stays one, and what it is made of"
+    b.write(tmp_path / "m.tflite", [y])
+    content = (tmp_path / "m.tflite").read_bytes()
+    graph = numbers_with_axes(from_bytes(content))
+    assert all(tensor.shape for tensor in graph.tensors.values() if tensor.data is None)
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    [ours], [theirs] = executed(to_bytes(graph), x), executed(content, x)
+    assert np.array_equal(ours, theirs)
