@@ -22,6 +22,8 @@ TIME_LIMIT_S = 480.0
 """No repair is begun that would end after this, if it took as long as the build that it starts from."""
 UNASKED_LIMIT_S = 300.0
 """The same where nobody asked for repairs."""
+SLOW_BUILDS = 2
+"""How many builds as long a slow repair takes: ranges by least squares read the samples twice."""
 LEAST_GAIN_DB = 0.1
 """A repair that gains less, and with which the gate does not hold, is dropped."""
 _SHOWN = 3
@@ -195,10 +197,14 @@ class _Repairs:
     ) -> None:
         self.best, self.make, self.diagnose, self.clock, self.bounds = first, make, diagnose, clock, bounds
         self.repairs: list[Repair] = []
-        self.started = clock()
+        self.started, self.longest_s = clock(), first.seconds
 
-    def late(self) -> bool:
-        return self.clock() - self.started + self.best.seconds > self.bounds.time_s
+    def late(self, slow: bool = False) -> bool:
+        return self.clock() - self.started + self.expected_s(slow) > self.bounds.time_s
+
+    def expected_s(self, slow: bool) -> float:
+        """Returns how long a repair may take: the longest build so far, since the first may have been known."""
+        return self.longest_s * (SLOW_BUILDS if slow else 1)
 
     def note(self, repair: Repair, why: str) -> None:
         """Notes why a repair is not tried."""
@@ -225,24 +231,25 @@ class _Repairs:
         """Tries settings of the plan; tells whether the gate holds with them."""
         links = changed(self.best.links, rung)
         repair = Repair(repair=rung.repair, options=rung.options)
-        if links is None or (rung.slow and not self.bounds.asked) or self._skipped(repair, rung.settings):
+        unasked = rung.slow and not self.bounds.asked
+        if links is None or unasked or self._skipped(repair, rung.settings, rung.slow):
             return False
         return self._judge(self._tried(links), repair)
 
-    def _skipped(self, repair: Repair, settings: Collection[str]) -> bool:
+    def _skipped(self, repair: Repair, settings: Collection[str], slow: bool = False) -> bool:
         """Notes a repair that there is no time for, or that the user has chosen otherwise."""
-        late, chosen = self.late(), [self.bounds.chosen[name] for name in settings if name in self.bounds.chosen]
+        late, chosen = self.late(slow), [self.bounds.chosen[name] for name in settings if name in self.bounds.chosen]
         if chosen:
             self.note(repair, f"-O {chosen[0]} was chosen for this build; --repair may change it")
         elif late:
             spent = f"{(self.clock() - self.started) / 60:.1f} of {self.bounds.time_s / 60:g} minutes are over"
-            self.note(repair, f"{spent}, and a build takes {self.best.seconds / 60:.1f}")
+            self.note(repair, f"{spent}, and {'this' if slow else 'a build'} takes {self.expected_s(slow) / 60:.1f}")
         return late or bool(chosen)
 
     def _tried(self, links: Links) -> Attempt:
         begun = self.clock()
         attempt = self.make(links)
-        attempt.seconds = self.clock() - begun
+        self.longest_s = max(self.longest_s, self.clock() - begun)
         return attempt
 
     def _judge(self, attempt: Attempt, repair: Repair) -> bool:
