@@ -10,7 +10,7 @@ from source_tree import SOURCE, Module, at_import, imported, modules
 
 ORDER = (
     ("", "errors"),
-    ("tensors", "schema", "seals", "files", "elf", "foreign"),
+    ("tensors", "schema", "seals", "files", "elf", "foreign", "memory"),
     ("artifact", "arrays", "child", "tool", "nursery", "platform"),
     ("records",),
     ("store", "plugins", "tasks", "capsules"),

@@ -18,6 +18,7 @@ from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed
 from anynpu.measure import calibrated, sources
 from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.memory import give_back
 from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
@@ -84,6 +85,8 @@ class Steps:
             lambda kept: not self._changed(step, kept),
         )
         self.built[address] = built.artifact
+        if not built.hit:
+            give_back()  # the steps behind this one run in other processes, next to what it would hold
         return built
 
     def find(self, step: Step) -> Artifact | None:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from anynpu.artifact import PassEffect
+from anynpu.memory import give_back
 from anynpu.quantize.adequacy import SampleLimits
 from anynpu.quantize.averages import needed
 from anynpu.quantize.calibration import Dataset
@@ -158,6 +159,7 @@ def calibrated(
     collector = RangeCollector(*how, followers(net), SampleLimits())
     sketch = needed(net, measurable(net, (), data), data) if plan.bias_correction else None
     seen = sighted(form, data, collector, louder(net, between_layers) if level else {}, sketch, progress)
+    give_back()
     if level:
         form, effects = levelled(form, data, between_layers, seen)
     known = None if seen is None else seen.behind(form)

@@ -40,13 +40,13 @@ from anynpu.apps.serve.base import (
 )
 from anynpu.apps.serve.counts import Counts, refusal_of
 from anynpu.apps.serve.lane import Ticket
-from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.orders import awaited, finished, prepared, token_counts
 from anynpu.apps.serve.program import Program, Row, Texts
 from anynpu.apps.serve.served import Order, Served, Version, Waiting
 from anynpu.apps.serve.shortcut import CROWDED_S
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
+from anynpu.memory import give_back
 
 SMOOTH = 0.1
 """The weight of the newest run in the mean time of a row."""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from anynpu.apps.serve.base import Fleet, FleetSettings, ModelSettings, Observer
 from anynpu.apps.serve.desk import Desk, DeskSettings
-from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.metrics import Metrics
 from anynpu.apps.serve.site import build_app
 from anynpu.apps.web.accesslog import AccessLog, JsonLines
@@ -19,6 +18,7 @@ from anynpu.apps.web.app import Policy
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.server import Life, bind, bind_unix, fit_files, is_loopback, run
 from anynpu.errors import AnyNpuError
+from anynpu.memory import give_back
 
 STDERR = 2
 OpenFleet = Callable[[tuple[ModelSettings, ...], FleetSettings, Observer], Fleet]

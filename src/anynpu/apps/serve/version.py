@@ -13,11 +13,11 @@ from typing import Any
 from anynpu import schema
 from anynpu.apps.serve.base import Info, Kind, Limits, ModelSettings
 from anynpu.apps.serve.known import Evidence, Judge, evidence_of
-from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.pictures import Pictures
 from anynpu.apps.serve.program import Program, Tensors, Texts
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
+from anynpu.memory import give_back
 from anynpu.runtime import trial
 from anynpu.runtime.abilities import EndsJobs, free_axes, placement_of
 from anynpu.runtime.base import Session, choose, open_artifact

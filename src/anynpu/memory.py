@@ -7,6 +7,6 @@ from contextlib import suppress
 
 
 def give_back() -> None:
-    """Returns free memory to the system: glibc keeps what a model leaves behind, as much again with every reload."""
+    """Returns free memory to the system: glibc keeps what a model leaves behind, as much again with every other one."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
