@@ -22,7 +22,7 @@ _REACH, _BINS = 16.0, 512
 # Ends of a range that are tried.
 _ENDS = np.arange(0.0, _REACH + 0.25, 0.25)
 # What one sample adds at most: a share of a large map says as much.
-_VALUES = 1 << 14
+_VALUES = 1 << 16
 # Softmax gives exp(-12) of its largest share to what lies that far below it: a mask behind that is a mask.
 _BELOW = 12.0
 # Below minus this a sigmoid leaves next to nothing of its argument.
