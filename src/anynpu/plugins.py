@@ -56,15 +56,9 @@ def _shipped(kind: str) -> dict[str, EntryPoint]:
     if kind == "platforms":
         chips = (path.stem for path in (data / kind).glob("*.toml"))
         return {chip: EntryPoint(chip, PLATFORMS, group) for chip in chips}
-    named = [recipe.get(kind, {}) for recipe in _recipes()] if kind in ("targets", "sessions") else []
+    recipes = (data / "toolchains").glob("*.toml") if kind in ("targets", "sessions") else ()
+    named = [tomllib.loads(path.read_text("utf-8")).get(kind, {}) for path in recipes]
     return {name: EntryPoint(name, value, group) for table in named for name, value in table.items()}
-
-
-@functools.cache
-def _recipes() -> list[dict[str, Any]]:
-    """Returns what the recipes of all toolchains say."""
-    paths = (Path(__file__).parent / "data" / "toolchains").glob("*.toml")
-    return [tomllib.loads(path.read_text("utf-8")) for path in paths]
 
 
 @functools.cache
