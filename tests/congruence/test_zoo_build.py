@@ -36,15 +36,24 @@ def chip(report: dict, name: str) -> dict:
     return next(c for c in report["chips"] if c["chip"] == name)
 
 
+def difference(anywhere, folder: Path, target: str, name: str) -> float:
+    """Returns by how much an artifact scores above the float model on a thousand samples."""
+    scored = [str(folder / target), "--against", str(folder / "float"), "--data", f"zoo:{name}", "--limit", "1000"]
+    done = anywhere("eval", *scored, "-f", "json", timeout=900)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout)["against"]["difference"]["value"]
+
+
 @pytest.mark.timeout(900)
 def test_int8_is_close_to_float_and_int16_closer(int8, tmp_path, anywhere):
-    name, _, report = int8
+    name, folder, report = int8
     for target in ("cpu", "tflm"):
         proof = chip(report, target)["verification"]
         assert proof["held_out"] and proof["samples"] >= (8 if name == LARGE else 50)
         assert proof["sqnr_db"] >= 30, f"{name} on {target}: {proof['sqnr_db']:.1f} dB"
         one_point = max(0.01, 1 / proof["samples"])  # of fifty samples, one is two points
-        assert abs(proof["score"] - proof["score_float"]) <= one_point + 1e-9, f"{name} on {target}: {proof}"
+        if abs(proof["score"] - proof["score_float"]) > one_point + 1e-9:  # two of a hundred may be chance
+            assert abs(difference(anywhere, folder, target, name)) <= 0.01, f"{name} on {target}: {proof}"
     wide = build(anywhere, tmp_path / "int16", *flags(name), "-t", "tflm", "-O", "activations=int16")
     assert chip(wide, "tflm")["verification"]["sqnr_db"] > chip(report, "tflm")["verification"]["sqnr_db"]
 
