@@ -167,6 +167,23 @@ def test_a_called_graph_is_part_of_the_main_one(tmp_path):
     np.testing.assert_allclose(Running(plain.content)(x=x)["twice"], np.tanh(np.tanh(x)), rtol=1e-6)
 
 
+def test_graphs_that_call_themselves_are_refused(tmp_path):
+    """Eight calls in each would be eight to the power of the depth."""
+    b = Builder()
+    x = b.input((2, 3), "float32", name="x")
+    called = b.graph()
+    a = called.input((2, 3), "float32", name="x")
+    for graph, source, count in ((b, x, 1), (called, a, 8)):
+        for number in range(count):
+            source = graph.operator("STABLEHLO_COMPOSITE", [source], [graph.tensor(f"t{number}", (2, 3), "float32")])
+        for op in graph.operators:
+            op.builtinOptions2Type = schema.BuiltinOptions2.StableHLOCompositeOptions
+            op.builtinOptions2 = schema.StableHLOCompositeOptionsT()
+            op.builtinOptions2.name, op.builtinOptions2.decompositionSubgraphIndex = "own.loop", 1
+    with pytest.raises((Unsupported, IntegrityError)):
+        read_given(b.write_graphs(tmp_path / "m.tflite", [b.operators[-1].outputs[0]], [(called, [source])]))
+
+
 def sparse_form(dense: np.ndarray, order: list[int], compressed: set[int], blocks: dict[int, int]):
     """Returns a tensor's sparsity as the schema has it, and the values that are stored: walked place by place."""
     sizes = [size // blocks.get(axis, 1) for axis, size in enumerate(dense.shape)] + [*blocks.values()]

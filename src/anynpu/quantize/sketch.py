@@ -1,8 +1,8 @@
 """What is kept of the tensors of a float model from one run over the samples, for repairs that come when its ranges are
 known: some rows of every sample, and the means of channels where a rounded model is compared with them.
 
-How rounding and clipping move a mean, how steep a function is and how far values spread, a thousand rows say as well as
-all of them do. So the model is not run again.
+How rounding and clipping move a mean, how steep a function is and how far values spread, some thousand rows say as well
+as all of them do. So the model is not run again.
 """
 
 from __future__ import annotations

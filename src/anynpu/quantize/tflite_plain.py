@@ -25,8 +25,8 @@ TRANSPOSED = "Convolution2DTransposeBias"
 CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decompositionSubgraphIndex"}
 """Operators that stand for another graph of the file, and the setting that names it."""
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
-DEEPEST = 16
-"""How deep graphs may call each other: a file whose graphs call themselves has no end."""
+DEEPEST, MOST_CALLS = 16, 4096
+"""How deep and how often graphs may call each other: a file whose graphs call themselves has no end."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def make_plain(model: Any) -> Plain:
         notes.append(f"weights that are stored sparse are taken with their zeros: {count}")
     before = [kind_of(model, op) for op in graph.operators]
     if {*before} & {"IF", *CALLS}:
-        graph.operators = list(written_out(model, graph.operators))
+        graph.operators = list(written_out(model, graph.operators, iter(range(MOST_CALLS))))
         after = [kind_of(model, op) for op in graph.operators]
         if called := sum(before.count(kind) - after.count(kind) for kind in CALLS):
             notes.append(f"graphs that the main one calls are part of it now: {called}")
@@ -110,20 +110,22 @@ def densify(model: Any) -> int:
     return count
 
 
-def written_out(model: Any, operators: Sequence[Any], depth: int = 0) -> Iterator[Any]:
-    """Yields operators of the main graph, those of called graphs and of both sides of a branch in place of the call."""
+def written_out(model: Any, operators: Sequence[Any], left: Iterator[int], depth: int = 0) -> Iterator[Any]:
+    """Yields operators of the main graph, those of called graphs and of both sides of a branch in place of the call, as
+    many calls as are `left`."""
     graph = model.subgraphs[0]
     for op in operators:
         kind, settings = kind_of(model, op), op.builtinOptions or op.builtinOptions2
-        if depth == DEEPEST or kind not in ("IF", *CALLS) or settings is None:
+        called = kind in ("IF", *CALLS) and settings is not None and depth < DEEPEST
+        if not called or next(left, None) is None:
             yield op
         elif kind in CALLS:
-            yield from _inlined(model, getattr(settings, CALLS[kind]), op.inputs, op.outputs, depth)
+            yield from _inlined(model, getattr(settings, CALLS[kind]), op.inputs, op.outputs, left, depth)
         else:
             sides = (settings.thenSubgraphIndex, settings.elseSubgraphIndex)
             stored = model.buffers[graph.tensors[op.inputs[0]].buffer].data
             if stored is not None and len(stored):
-                yield from _inlined(model, sides[0 if any(stored) else 1], op.inputs[1:], op.outputs, depth)
+                yield from _inlined(model, sides[0 if any(stored) else 1], op.inputs[1:], op.outputs, left, depth)
                 continue
             shapes = [
                 [_shape(model.subgraphs[side].tensors[i]) for i in model.subgraphs[side].outputs] for side in sides
@@ -135,7 +137,7 @@ def written_out(model: Any, operators: Sequence[Any], depth: int = 0) -> Iterato
             results = []
             for side in sides:
                 results.append([_copied(graph, graph.tensors[index]) for index in op.outputs])
-                yield from _inlined(model, side, op.inputs[1:], results[-1], depth)
+                yield from _inlined(model, side, op.inputs[1:], results[-1], left, depth)
             for first, second, result in zip(*results, op.outputs, strict=True):
                 condition = _copied(graph, graph.tensors[op.inputs[0]])  # with axes: NPUs have no tensors without
                 graph.tensors[condition].shape = np.ones(len(_shape(graph.tensors[result])), np.int32)
@@ -155,7 +157,9 @@ def _copied(graph: Any, tensor: Any) -> int:
     return len(graph.tensors) - 1
 
 
-def _inlined(model: Any, number: int, inputs: Sequence[int], outputs: Sequence[int], depth: int) -> Iterator[Any]:
+def _inlined(
+    model: Any, number: int, inputs: Sequence[int], outputs: Sequence[int], left: Iterator[int], depth: int
+) -> Iterator[Any]:
     """Yields the operators of another graph as ones of the main graph, its borders bound to tensors there."""
     graph, called = model.subgraphs[0], model.subgraphs[number]
     places = dict(zip(called.inputs, inputs, strict=True)) | {-1: -1}
@@ -175,7 +179,7 @@ def _inlined(model: Any, number: int, inputs: Sequence[int], outputs: Sequence[i
         twin = copy.copy(op)
         twin.inputs, twin.outputs = [places[i] for i in op.inputs], [places[i] for i in op.outputs]
         operators.append(twin)
-    yield from written_out(model, operators, depth + 1)
+    yield from written_out(model, operators, left, depth + 1)
     for index, result in kept:
         yield _reshape(model, places[index], result)
 
