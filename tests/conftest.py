@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,10 @@ CALLED: set[tuple[str, ...]] = set()
 # The same examples in every run, however slow the machine: a failure is the change's, never chance's.
 settings.register_profile("anynpu", deadline=None, derandomize=True)
 settings.load_profile("anynpu")
+
+# Background jobs of a shell ignore Ctrl-C, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONGEST = (

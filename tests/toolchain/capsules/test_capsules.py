@@ -225,11 +225,7 @@ install(sys.argv[1], cache=pathlib.Path(sys.argv[2]), accept_licence=True)"
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_install_counts_for_nothing_and_takes_pip_with_it(silent_index, facts, tmp_path, blow, monkeypatch):
     name = facts()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, name, str(tmp_path)],
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, name, str(tmp_path)], stderr=subprocess.DEVNULL)
     connection, _ = silent_index.accept()  # pip is at work
     process.send_signal(blow)
     process.wait(120)
