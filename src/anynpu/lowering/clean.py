@@ -62,7 +62,7 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
     return replace(operator, inputs=(before.inputs[0], name))
 
 
-BROADCASTS = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "SELECT_V2", "RESHAPE"))
+BROADCASTS = frozenset(("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "SELECT_V2"))
 """Operators that take a tensor with axes of one for a number."""
 
 
@@ -84,8 +84,8 @@ def without_idle(graph: Graph) -> Graph:
         source = next((name for name in operator.inputs if name not in idle[:1]), "")
         if operator.kind == "RESHAPE" and graph.tensors[result].shape == () and result not in graph.outputs:
             rank, users = len(graph.tensors[source].shape), readers.get(result, [])
-            shaped = [len(graph.tensors[u.outputs[0]].shape) >= rank for u in users if u.kind != "RESHAPE"]
-            if all(shaped) and all(u.kind in BROADCASTS for u in users):
+            others = [user for user in users if user.kind != "RESHAPE"]
+            if all(u.kind in BROADCASTS and len(graph.tensors[u.outputs[0]].shape) >= rank for u in others):
                 same[result] = source
                 continue
         if idle and operator.activation == "NONE" and graph.constant(source) is None:
@@ -105,9 +105,7 @@ def without_idle(graph: Graph) -> Graph:
     return _rebuilt(graph, operators, dict(graph.tensors))
 
 
-ELEMENTWISE = BROADCASTS | {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE"} - {
-    "RESHAPE"
-}
+ELEMENTWISE = BROADCASTS | {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE"}
 REDUCERS = frozenset(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"))
 
 
