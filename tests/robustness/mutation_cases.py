@@ -234,7 +234,7 @@ def run(each: Case, room: Path) -> Outcome:
 
 def preload() -> None:
     """Imports what every command would, once."""
-    heavy = ("onnx.checker", "onnx.shape_inference", "onnxruntime", "onnxsim", "onnx_ir.passes.common", "PIL.Image")
+    heavy = ("onnx.checker", "onnx.shape_inference", "onnxruntime", "onnx_ir.passes.common", "PIL.Image")
     heavy += ("safetensors.torch", "tokenizers", "torch", "ai_edge_litert.interpreter", "tflite_micro.runtime", "ftfy")
     for name in (*heavy, "regex", "xml.etree.ElementTree", "http.client", "scipy.special"):
         with contextlib.suppress(ImportError):

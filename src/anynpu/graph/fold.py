@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -17,10 +17,12 @@ from anynpu.graph.branches import written_out
 # A folded tensor beyond this size must not be larger than what it was made from: a shape can name terabytes.
 MAX_GROWN_ELEMENTS = 1 << 20
 _GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot", "EyeLike", "Upsample"}
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 # Folding these would turn stored integers back into floats and lose the quantisation.
 _QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _CONSTANT_VALUES = {"value", "value_int", "value_ints", "value_float", "value_floats"}
+
+_OF_NODES = ("node", "initializer", "value_info")
 
 _M = TypeVar("_M", ModelProto, NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
 Arrays = dict[str, np.ndarray]
@@ -159,9 +161,31 @@ def copied(message: _M) -> _M:
     return twin
 
 
+def with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
+    """Returns the model with these nodes in place of its own, without the constants that none of them reads."""
+    result = ModelProto()
+    for whole, part, others in ((model, result, ("graph",)), (model.graph, result.graph, _OF_NODES)):
+        for field, value in whole.ListFields():
+            if field.name in others:
+                continue
+            if field.is_repeated:
+                getattr(part, field.name).extend(value)
+            elif field.message_type is not None:
+                getattr(part, field.name).CopyFrom(value)
+            else:
+                setattr(part, field.name, value)
+    graph = result.graph
+    graph.node.extend(nodes)
+    made = {name for node in graph.node for name in node.output}
+    read = {value.name for value in graph.output}.union(*map(names_read, graph.node))
+    graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in read)
+    graph.value_info.extend(value for value in model.graph.value_info if value.name in made)
+    return result
+
+
 def evaluated(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelProto) -> list[np.ndarray] | None:
     """Returns what a node of constants and known shapes gives, None for any other."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM | _QUANTISED or any(inner_graphs(node)):
+    if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM | _QUANTISED or any(inner_graphs(node)):
         return None
     if node.op_type == "Constant":
         value = constant_value(node)

@@ -7,7 +7,7 @@ shows a difference is the pass that makes it looked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -94,25 +94,31 @@ def run(
     """
     dropped: dict[str, str] = {}
     while True:
-        steps = list(applications(plan, graph, {*without, *dropped}))
-        fault = None if compare is None else first_fault(steps, compare)
+        left_out, result, runs = {*without, *dropped}, graph, dict[str, list[PassEffect]]()
+        spans: list[tuple[G, G] | None] = [None]  # only the ends are kept: graphs may be large
+        for step in applications(plan, graph, left_out):
+            grown = _size(step.after) - _size(step.before) if step.changed else 0
+            runs.setdefault(step.done.name, []).append(PassEffect(step.done.name, step.changed, grown, step.refused))
+            result = step.after
+            if step.changed and step.done.keeps_results:
+                spans[-1] = (spans[-1][0] if spans[-1] else step.before, step.after)
+            elif step.changed:
+                spans.append(None)
+        differing = compare is not None and any(span is not None and compare(*span) for span in spans)
+        fault = first_fault(list(applications(plan, graph, left_out)), compare) if compare and differing else None
         if fault is None:
-            effects = []
-            for each in passes_of(plan):
-                runs = [step for step in steps if step.done.name == each.name]
-                refused = next((step.refused for step in runs if step.refused), "")
-                if not runs and each.name not in dropped:
-                    continue
-                effects.append(
-                    PassEffect(
-                        each.name,
-                        sum(step.changed for step in runs),
-                        sum(_size(step.after) - _size(step.before) for step in runs if step.changed),
-                        dropped.get(each.name, refused),
-                    )
-                )
-            return steps[-1].after if steps else graph, tuple(effects)
+            return result, tuple(
+                _effect(each.name, runs, dropped) for each in passes_of(plan) if each.name in {*runs, *dropped}
+            )
         dropped[fault[0]] = f"it would change {fault[1]}"
+
+
+def _effect(name: str, runs: Mapping[str, Sequence[PassEffect]], dropped: Mapping[str, str]) -> PassEffect:
+    """Returns what all runs of a pass did."""
+    every = runs.get(name, ())
+    refused = next((each.dropped for each in every if each.dropped), "")
+    changed, grown = sum(each.changed for each in every), sum(each.operators for each in every)
+    return PassEffect(name, changed, grown, dropped.get(name, refused))
 
 
 def first_fault(steps: Sequence[Application[G]], compare: Compare[G]) -> tuple[str, str] | None:

@@ -1,36 +1,26 @@
-"""Simplifies a model without changing what it computes, tried on one input; the import proves it on the samples.
-
-onnxsim does it where it is installed; otherwise passes of onnx-ir and our own folding do.
-"""
+"""Simplifies a model without changing what it computes, tried on one input; the import proves it on the samples."""
 
 from __future__ import annotations
 
-import logging
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 
-from anynpu import tool
 from anynpu.artifact import PassEffect
-from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.errors import IntegrityError
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
+from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
 from anynpu.graph.agreement import Feeds, executed
-from anynpu.graph.batch_norm import BATCH_NORM
-from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes
-from anynpu.graph.passes import Pass
+from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
+from anynpu.graph.idle import IDLE, JOINED, TWINS
+from anynpu.graph.passes import Pass, Repeated
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
-from anynpu.graph.versions import tool_versions
-from anynpu.tool import hide_packages
 
-_LOG = logging.getLogger(__name__)
-_TIMEOUT_S = 600
 _ROUNDS = 8
 
 
@@ -39,86 +29,10 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
 
     It is compared with the given one on `feeds`, or on random numbers where there are none.
     """
-    compare = executed(feeds or [random_feeds(model, seed=0)])
-    simpler, effects = _with_fewer_nodes(model, compare)
-    simpler, folded = passes.run([BATCH_NORM], simpler, compare)
-    simpler, whole = passes.run([EMPTY], simpler, compare)
-    effects += tuple(effect for effect in (*folded, *whole) if effect.changed or effect.dropped)
-    if any(map(_is_endless, simpler.graph.initializer)):
-        simpler, finite = passes.run([FINITE], simpler, compare)
-        effects += finite
-    return simpler, effects
-
-
-def _with_fewer_nodes(
-    model: ModelProto, compare: passes.Compare[ModelProto]
-) -> tuple[ModelProto, tuple[PassEffect, ...]]:
-    """Returns what onnxsim makes of the model, or our own passes where it fails."""
-
-    def same_border(simpler: ModelProto) -> str:
-        if {node.domain for node in simpler.graph.node} - {node.domain for node in model.graph.node}:
-            return "it writes operators of other domains"
-        return "" if _same_border(model, simpler) else "it changes the inputs or outputs"
-
-    onnxsim = Pass("onnxsim", "constants are folded, dead and idle nodes go", _by_onnxsim, ensures=same_border)
-    effects: tuple[PassEffect, ...] = ()
-    if "onnxsim" in tool_versions():
-        simpler, effects = passes.run([onnxsim], model, compare)
-        if effects[0].changed:
-            return simpler, effects
-        if effects[0].dropped:
-            _LOG.warning("onnxsim is left out, %s; the passes of onnx-ir simplify this model", effects[0].dropped)
-    simpler, own = passes.run(OWN_PASSES, model, compare)
+    simpler, effects = passes.run(SIMPLIFYING, model, executed(feeds or [random_feeds(model, seed=0)]))
     if not _same_border(model, simpler):
         raise IntegrityError("simplification changed the inputs or outputs of the model", "report this model")
-    return simpler, (*effects, *own)
-
-
-def _by_onnxsim(model: ModelProto) -> tuple[ModelProto, int]:
-    """Returns what onnxsim makes of the model; it dies on some models, so it runs apart."""
-    with tempfile.TemporaryDirectory(prefix="anynpu-simplify-") as folder:
-        scratch = Path(folder)
-        source, result = scratch / "in.onnx", scratch / "out.onnx"
-        source.write_bytes(model.SerializeToString())
-        try:
-            tool.call(
-                "anynpu.graph.simplify:run_onnxsim",
-                {"source": str(source), "result": str(result)},
-                scratch=scratch,
-                log=scratch / "log",
-                timeout_s=_TIMEOUT_S,
-            )
-            simpler = ModelProto()
-            simpler.ParseFromString(result.read_bytes())
-            return simpler, 1
-        except (ToolFailed, OSError) as error:
-            _LOG.warning("onnxsim failed (%s); the passes of onnx-ir simplify this model instead", error)
-            return model, 0
-
-
-def run_onnxsim(source: str, result: str) -> bool:
-    """Simplifies one file into another with onnxsim and returns whether its own check passed."""
-    # onnxsim imports these only for checks and tables we do not use; without them it starts in a tenth of the time.
-    hide_packages("torch", "sympy", "rich")
-    import onnxsim
-
-    # An attention fused into an operator of ONNX Runtime has no shape that ONNX infers, and no rule.
-    simpler, passed = onnxsim.simplify(onnx.load(source), skipped_optimizers=["fuse_attention"])
-    Path(result).write_bytes(simpler.SerializeToString())
-    return bool(passed)
-
-
-def _without_dropout(model: ModelProto) -> tuple[ModelProto, int]:
-    result, changed = copied(model), 0
-    read = {name for node in result.graph.node for name in node.input} | {v.name for v in result.graph.output}
-    for node in result.graph.node:
-        mask_read = any(name in read for name in node.output[1:])
-        if node.op_type != "Dropout" or node.domain or len(node.input) > 2 or mask_read:
-            continue
-        node.op_type = "Identity"
-        del node.input[1:], node.output[1:], node.attribute[:]
-        changed += 1
-    return result, changed
+    return simpler, tuple(effect for effect in effects if effect.changed or effect.dropped)
 
 
 def _folded(model: ModelProto) -> tuple[ModelProto, int]:
@@ -132,20 +46,31 @@ def _folded(model: ModelProto) -> tuple[ModelProto, int]:
     return model, rounds
 
 
-def _tidied(model: ModelProto) -> tuple[ModelProto, int]:
+def _inlined(model: ModelProto) -> tuple[ModelProto, int]:
     import onnx_ir
     from onnx_ir.passes import Sequential, common
 
     with mapped(ONNX, "the model cannot be simplified", hint="export the model again"):
         result = Sequential(
             common.InlinePass(),
-            common.IdentityEliminationPass(),
-            common.CommonSubexpressionEliminationPass(),
-            common.RemoveUnusedNodesPass(),
             common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
             common.RemoveUnusedOpsetsPass(),
         )(onnx_ir.from_proto(model))
         return onnx_ir.to_proto(result.model), int(result.modified)
+
+
+def _has_functions(model: ModelProto) -> str:
+    return "" if len(model.functions) or len(model.opset_import) > 1 else "it has none"
+
+
+def _without_unused(model: ModelProto) -> tuple[ModelProto, int]:
+    read, kept = {value.name for value in model.graph.output}, list[onnx.NodeProto]()
+    for node in reversed(model.graph.node):
+        if read & set(node.output):
+            read |= names_read(node)
+            kept.append(node)
+    gone = len(model.graph.node) - len(kept) + sum(tensor.name not in read for tensor in model.graph.initializer)
+    return (with_nodes(model, reversed(kept)), gone) if gone else (model, 0)
 
 
 def _is_endless(tensor: onnx.TensorProto) -> bool:
@@ -164,32 +89,38 @@ def _without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
 
 
 def _without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
-    result, changed = infer(model, strict=False), 0
-    empty = {name for name, shape in static_shapes(result.graph).items() if 0 in shape}
+    empty = {name for name, shape in static_shapes(model.graph).items() if 0 in shape}
+    if not any(node.op_type == "Concat" and empty & set(node.input) for node in model.graph.node):
+        return model, 0
+    result, changed = copied(model), 0
     for node in result.graph.node:
         pieces = [name for name in node.input if name not in empty]
         if node.op_type == "Concat" and 0 < len(pieces) < len(node.input):
             del node.input[:]
             node.input.extend(pieces)
             changed += 1
-    while changed:
-        read = {value.name for value in result.graph.output}.union(*map(names_read, result.graph.node))
-        idle = [node for node in result.graph.node if not read & set(node.output)]
-        if not idle:
-            break
-        for node in idle:
-            result.graph.node.remove(node)
     return result, changed
 
 
-EMPTY = Pass("empty-pieces", "pieces without elements leave the concatenations that read them", _without_empty_pieces)
-FINITE = Pass(
-    "finite-masks", "infinite constants, which have no range, become the largest numbers", _without_infinities
-)
-OWN_PASSES = (
-    Pass("dropout", "Dropout becomes Identity, which it is outside training", _without_dropout),
+def _has_endless(model: ModelProto) -> str:
+    return "" if any(map(_is_endless, model.graph.initializer)) else "all its constants are finite"
+
+
+SIMPLIFYING: passes.Plan[ModelProto] = (
     Pass("fold", "what depends on constants and known shapes alone is computed", _folded),
-    Pass("tidy", "functions are written out; idle, repeated and unused nodes go", _tidied),
+    Pass("functions", "functions of the model are written out", _inlined, requires=_has_functions),
+    Pass("empty-pieces", "pieces without elements leave the concatenations that read them", _without_empty_pieces),
+    DENSE,
+    Repeated((IDLE, JOINED, TWINS)),
+    BATCH_NORM,
+    CONSTANTS,
+    Pass("unused", "nodes and constants that no result needs go", _without_unused),
+    Pass(
+        "finite-masks",
+        "infinite constants, which have no range, become the largest numbers",
+        _without_infinities,
+        requires=_has_endless,
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,11 +58,15 @@ def repeated(graph: Graph) -> Graph:
 
 
 def small_transposes(graph: Graph) -> Graph:
-    """A TRANSPOSE of more than four axes becomes one of the axes that really move, or several."""
+    """A TRANSPOSE of more than four axes becomes one of the axes that really move, or several; one that moves nothing
+    but axes of one element is a RESHAPE."""
     tensors, operators = dict(graph.tensors), list[Operator]()
     for operator in graph.operators:
         order = graph.constant(operator.inputs[1]) if operator.kind == "TRANSPOSE" else None
-        if order is None or len(order) <= MOST_AXES:
+        result = operator.outputs[0]
+        if order is not None and len(merged(tensors[operator.inputs[0]].shape, list(order))[0]) <= 1:
+            _reshaped(operators, tensors, operator.inputs[0], tensors[result].shape, result)
+        elif order is None or len(order) <= MOST_AXES:
             operators.append(operator)
         else:
             operators += _steps(operator, [int(axis) for axis in order], tensors)
@@ -111,6 +116,56 @@ def _steps(operator: Operator, order: list[int], tensors: dict[str, Tensor]) -> 
         operators.append(Operator("TRANSPOSE", inputs, (name,)))
     _reshaped(operators, tensors, name, tensors[result].shape, result)
     return operators
+
+
+def joined_transposes(graph: Graph) -> Graph:
+    """TRANSPOSE, RESHAPE and TRANSPOSE are one TRANSPOSE where the RESHAPE joins or parts axes, or none."""
+    makers, tensors, operators = graph.makers(), dict(graph.tensors), list[Operator]()
+    for operator in graph.operators:
+        turned = _across(operator, makers, tensors) if operator.kind == "TRANSPOSE" else None
+        if turned is None:
+            operators.append(operator)
+            continue
+        source, sizes, order = turned
+        result = operator.outputs[0]
+        if len(sizes) > 1:
+            source = _reshaped(operators, tensors, source, tuple(sizes), f"{result}/before")
+            name = f"{result}/turned"
+            tensors[name] = Tensor(name, tuple(sizes[axis] for axis in order), tensors[source].dtype)
+            inputs = (source, _stored(tensors, order, f"{result}/order"))
+            operators.append(Operator("TRANSPOSE", inputs, (name,)))
+            source = name
+        _reshaped(operators, tensors, source, tensors[result].shape, result)
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
+
+
+def _across(
+    second: Operator, makers: dict[str, Operator], tensors: dict[str, Tensor]
+) -> tuple[str, list[int], list[int]] | None:
+    """Returns what a TRANSPOSE behind a RESHAPE behind another reads, and the one move of its axes that does the same;
+    None where there is none, or none of few axes."""
+    reshape = makers.get(second.inputs[0])
+    first = makers.get(reshape.inputs[0]) if reshape is not None and reshape.kind == "RESHAPE" else None
+    if reshape is None or first is None or first.kind != "TRANSPOSE":
+        return None
+    orders = [tensors[each.inputs[1]].data for each in (first, second)]
+    if orders[0] is None or orders[1] is None:
+        return None
+    before, after = (tensors[each.outputs[0]].shape for each in (first, reshape))
+    # Each axis before and after the RESHAPE as a run of factors that both are made of.
+    ends = sorted({math.prod(shape[:place]) for shape in (before, after) for place in range(len(shape) + 1)})
+    if 0 in ends or any(high % low for low, high in itertools.pairwise(ends)):
+        return None
+    sizes = [high // low for low, high in itertools.pairwise(ends)]
+
+    def runs(shape: Sequence[int]) -> list[range]:
+        return [range(*(ends.index(math.prod(shape[:place])) for place in (at, at + 1))) for at in range(len(shape))]
+
+    old, new = runs(before), runs(after)
+    begin = [factor for axis in np.argsort(orders[0]) for factor in old[axis]]
+    end = [factor for axis in orders[1] for factor in new[axis]]
+    found = merged([sizes[factor] for factor in begin], [begin.index(factor) for factor in end])
+    return (first.inputs[0], *found) if len(found[0]) <= MOST_AXES else None
 
 
 def few_axes(graph: Graph) -> Graph:

@@ -14,7 +14,6 @@ import numpy as np
 from anynpu import schema, tool
 from anynpu.artifact import MANIFEST, Artifact, Estimates, Manifest, PassEffect, hash_file
 from anynpu.errors import ConfigError, ToolMissing
-from anynpu.graph.versions import tool_versions
 from anynpu.schema import Json
 from anynpu.source import zoo
 from anynpu.source.dependencies import Dependencies, installed
@@ -152,7 +151,7 @@ def tools(source: ModelSource) -> dict[str, str]:
     """Returns the tools that the import runs, with their versions."""
     if source.kind == "tflite":
         return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
-    versions = {"onnx": tool.version_of("onnx"), **tool_versions()}
+    versions = {name: tool.version_of(name) for name in ("onnx", "onnx-ir")}
     if source.kind != "onnx":
         versions |= {name: tool.version_of(name) for name in ("torch", "numpy")}
         with contextlib.suppress(ToolMissing):  # export by tracing, the only one before torch 2.5, needs none

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from anynpu.graph import passes
 from anynpu.graph.fingerprint import fingerprint
-from anynpu.graph.simplify import OWN_PASSES
+from anynpu.graph.simplify import SIMPLIFYING
 
 W = weights(4, 3, 3, 3)
 B = weights(4, seed=1)
@@ -90,7 +90,7 @@ def test_constants_as_nodes():
 
 
 def test_our_own_simplification_does_not_count():
-    assert fingerprint(passes.run(OWN_PASSES, net())[0]) == fingerprint(net())
+    assert fingerprint(passes.run(SIMPLIFYING, net())[0]) == fingerprint(net())
 
 
 X = "g (float[1,3,8,8] x) => (float[1,4,8,8] y) "

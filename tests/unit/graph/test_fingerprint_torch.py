@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from anynpu.graph.fingerprint import fingerprint
+from anynpu.graph.simplify import simplify
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -133,6 +134,7 @@ def test_simplified_exports_agree(exports):
     wanted = fingerprint(exports[RAW_EXPORT])
     found = [fingerprint(onnxsim.simplify(exports[place])[0]) for place in (0, 3, 4, 5)]
     assert found == [wanted] * 4
+    assert [fingerprint(simplify(model)[0]) for model in exports] == [wanted] * len(exports)
 
 
 def test_raw_exports_are_really_different_files(exports):

@@ -1,0 +1,197 @@
+"""Factors and offsets of channels, those of a batch normalisation among them, go into the layer before them: its
+weights and bias take them over. A product with a bias behind it is such a layer too."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from anynpu.graph.attributes import attribute
+from anynpu.graph.fold import copied, names_read, static_shapes
+from anynpu.graph.passes import Pass
+from anynpu.tensors import Array
+
+_EPSILON = 1e-5
+_BY_CONSTANTS = ("Mul", "Div", "Add", "Sub")
+
+
+class _Layers:
+    """A graph in which layers take over what stands behind them."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = copied(model)
+        self.graph = self.model.graph
+        self.stored = {t.name: t for t in self.graph.initializer if t.data_type == TensorProto.FLOAT}
+        self.makers = {name: node for node in self.graph.node for name in node.output}
+        read = (names_read(node) for node in self.graph.node)
+        self.uses = Counter(name for names in read for name in names) + Counter(v.name for v in self.graph.output)
+        self.shapes = static_shapes(self.graph)
+
+    def array(self, name: str) -> Array:
+        return numpy_helper.to_array(self.stored[name])
+
+    def before(self, node: NodeProto, place: int = 0) -> tuple[NodeProto, int] | None:
+        """Returns the layer that nothing but a node reads, and the axis of its weights with its output channels."""
+        layer = self.makers.get(node.input[place]) if not node.domain else None
+        if layer is None or self.uses[node.input[place]] != 1 or len(node.output) != 1:
+            return None
+        axis = _output_axis(layer, len(self.shapes.get(layer.input[0], ())))
+        return None if axis is None or not {*layer.input[1:]} <= {*self.stored, ""} else (layer, axis)
+
+    def take_over(
+        self, layer: NodeProto, axis: int, node: NodeProto, factors: Array, offset: Array, mean: Array | float = 0
+    ) -> bool:
+        """Gives a layer the factors and offsets of a node behind the subtraction of a mean, and its result's name."""
+        weights = self.array(layer.input[1])
+        biased = len(layer.input) > 2 and layer.input[2]
+        bias = self.array(layer.input[2]).reshape(-1) if biased else np.zeros(1, np.float32)
+        if weights.ndim < 2 or weights.shape[axis] != len(factors) or bias.size not in (1, len(factors)):
+            return False
+        shape = [-1 if at == axis else 1 for at in range(weights.ndim)]
+        name, new = node.output[0], (bias - mean) * factors + offset
+        layer.input[1:] = [self.store(f"{name}/weights", weights * factors.reshape(shape))]
+        if biased or new.any():
+            layer.input.append(self.store(f"{name}/bias", new))
+            layer.op_type = "Gemm" if layer.op_type == "MatMul" else layer.op_type  # which has no bias
+        layer.output[0], self.makers[name] = name, layer
+        return True
+
+    def store(self, name: str, values: Array) -> str:
+        tensor = numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name)
+        self.graph.initializer.append(tensor)
+        self.stored[name] = tensor
+        return name
+
+    def without(self, nodes: Sequence[NodeProto]) -> ModelProto:
+        """Returns the graph without nodes that layers have taken over, and what they alone read."""
+        for node in nodes:
+            self.graph.node.remove(node)
+        read = {name for node in self.graph.node for name in names_read(node)} | {v.name for v in self.graph.output}
+        for tensor in [t for t in self.graph.initializer if t.name not in read and t.name in self.stored]:
+            self.graph.initializer.remove(tensor)
+        return self.model
+
+
+def _normalisations(model: ModelProto) -> tuple[ModelProto, int]:
+    at, folded = _Layers(model), list[NodeProto]()
+    for norm in at.graph.node:
+        found = at.before(norm) if norm.op_type == "BatchNormalization" else None
+        if found is None or attribute(norm, "training_mode", 0) or not {*norm.input[1:]} <= at.stored.keys():
+            continue
+        scale, offset, mean, variance = (at.array(name) for name in norm.input[1:5])
+        # In the order and precision of every exporter, so that a model has one fingerprint.
+        factors = scale / np.sqrt(variance + np.float32(attribute(norm, "epsilon", _EPSILON)))
+        if at.take_over(*found, norm, factors, offset, mean):
+            folded.append(norm)
+    return at.without(folded), len(folded)
+
+
+def _constants(model: ModelProto) -> tuple[ModelProto, int]:
+    at, folded = _Layers(model), list[NodeProto]()
+    for node in at.graph.node:
+        if node.op_type not in _BY_CONSTANTS or sum(name in at.stored for name in node.input) != 1:
+            continue
+        place = int(node.input[0] in at.stored)
+        found = at.before(node, place) if not (place and node.op_type == "Div") else None
+        if found is None or at.uses[found[0].input[1]] != 1:
+            continue
+        layer, axis = found
+        count, values = at.stored[layer.input[1]].dims[axis], _by_channel(at, node, place, layer)
+        if values is None:
+            continue
+        values, ones = np.broadcast_to(values, count), np.ones(count, np.float32)
+        if node.op_type in ("Mul", "Div"):
+            factors, offset = values if node.op_type == "Mul" else 1 / values, np.zeros(count, np.float32)
+        else:
+            negative = node.op_type == "Sub"
+            factors, offset = -ones if negative and place else ones, -values if negative and not place else values
+        if np.isfinite(factors).all() and at.take_over(layer, axis, node, factors, offset):
+            folded.append(node)
+    return at.without(folded), len(folded)
+
+
+def _by_channel(at: _Layers, node: NodeProto, place: int, layer: NodeProto) -> Array | None:
+    """Returns what a node multiplies or adds to each channel, or None where it is not one number for each."""
+    values = at.array(node.input[1 - place])
+    shape = at.shapes.get(node.output[0], ())
+    if not shape or shape != at.shapes.get(node.input[place]) or values.size != max(values.shape, default=1):
+        return None
+    axis = len(shape) - 1 if layer.op_type in ("Gemm", "MatMul") else 1
+    aligned = (1,) * (len(shape) - values.ndim) + values.shape
+    return values.reshape(-1) if values.size == 1 or aligned[axis] == values.size else None
+
+
+def _output_axis(layer: NodeProto, rank: int) -> int | None:
+    """Returns the axis of a layer's weights that its output channels lie on, or None where nothing can be folded;
+    `rank` is that of its input."""
+    if layer.op_type == "Conv" and not layer.domain:
+        return 0
+    if layer.op_type == "ConvTranspose" and not layer.domain and attribute(layer, "group", 1) == 1:
+        return 1
+    if layer.op_type == "MatMul" and rank == 2:
+        return 1
+    plain = attribute(layer, "alpha", 1.0) == 1.0 and attribute(layer, "beta", 1.0) == 1.0
+    return (0 if attribute(layer, "transB", 0) else 1) if layer.op_type == "Gemm" and plain else None
+
+
+def _products(model: ModelProto) -> tuple[ModelProto, int]:
+    at, written = _Layers(model), dict[int, list[NodeProto]]()
+    for node in at.graph.node:
+        place = int(node.input[0] in at.stored) if node.op_type == "Add" else 0
+        product = at.makers.get(node.input[place]) if node.op_type == "Add" and not node.domain else None
+        if product is None or product.op_type != "MatMul" or at.uses[node.input[place]] != 1:
+            continue
+        weights, taken = at.stored.get(product.input[1]), at.shapes.get(product.input[0], ())
+        bias = _by_channel(at, node, place, product) if node.input[1 - place] in at.stored else None
+        if bias is not None and weights is not None and len(weights.dims) == 2 and len(taken) > 1:
+            written |= {id(product): [], id(node): _dense(at, product, node, bias)}
+    nodes = [copied(each) for node in at.graph.node for each in written.get(id(node), [node])]
+    del at.graph.node[:]
+    at.graph.node.extend(nodes)
+    return at.without(()), len(written) // 2
+
+
+def _dense(at: _Layers, product: NodeProto, add: NodeProto, bias: Array) -> list[NodeProto]:
+    """Returns a product and the bias behind it as one layer, on rows where it has more axes."""
+    name, weights = add.output[0], product.input[1]
+    taken, given = at.shapes[product.input[0]], at.shapes[name]
+    offset = at.store(f"{name}/bias", np.broadcast_to(bias, given[-1:]))
+    if len(taken) == 2:
+        return [helper.make_node("Gemm", [product.input[0], weights, offset], [name], name=add.name)]
+    shapes = {f"{name}/rows_shape": (math.prod(taken[:-1]), taken[-1]), f"{name}/shape": given}
+    for target, shape in shapes.items():
+        at.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), target))
+    for part, size in (("rows", taken[-1]), ("dense", given[-1])):
+        whole_shape = (math.prod(taken[:-1]), size)
+        at.graph.value_info.append(helper.make_tensor_value_info(f"{name}/{part}", TensorProto.FLOAT, whole_shape))
+    rows, whole = shapes
+    return [
+        helper.make_node("Reshape", [product.input[0], rows], [f"{name}/rows"]),
+        helper.make_node("Gemm", [f"{name}/rows", weights, offset], [f"{name}/dense"], name=add.name),
+        helper.make_node("Reshape", [f"{name}/dense", whole], [name]),
+    ]
+
+
+def _has(*kinds: str) -> Callable[[ModelProto], str]:
+    return lambda model: "" if any(node.op_type in kinds for node in model.graph.node) else "it has none"
+
+
+BATCH_NORM = Pass(
+    "batch-norm",
+    "a batch normalisation is folded into the layer before it",
+    _normalisations,
+    requires=_has("BatchNormalization"),
+)
+DENSE = Pass(
+    "dense", "a product with constants and the bias behind it are one layer", _products, requires=_has("MatMul")
+)
+CONSTANTS = Pass(
+    "layer-constants",
+    "factors and offsets of channels are folded into the layer before them",
+    _constants,
+    requires=_has(*_BY_CONSTANTS),
+)
