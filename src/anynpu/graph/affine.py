@@ -79,13 +79,13 @@ class _Layers:
 def _normalisations(model: ModelProto) -> tuple[ModelProto, int]:
     at, folded = _Layers(model), list[NodeProto]()
     for norm in at.graph.node:
-        found = at.before(norm) if norm.op_type == "BatchNormalization" else None
-        if found is None or attribute(norm, "training_mode", 0) or not {*norm.input[1:]} <= at.stored.keys():
+        before = at.before(norm) if norm.op_type == "BatchNormalization" else None
+        if before is None or attribute(norm, "training_mode", 0) or not {*norm.input[1:]} <= at.stored.keys():
             continue
         scale, offset, mean, variance = (at.array(name) for name in norm.input[1:5])
         # In the order and precision of every exporter, so that a model has one fingerprint.
         factors = scale / np.sqrt(variance + np.float32(attribute(norm, "epsilon", _EPSILON)))
-        if at.take_over(*found, norm, factors, offset, mean):
+        if at.take_over(*before, norm, factors, offset, mean):
             folded.append(norm)
     return at.without(folded), len(folded)
 
@@ -96,10 +96,10 @@ def _constants(model: ModelProto) -> tuple[ModelProto, int]:
         if node.op_type not in _BY_CONSTANTS or sum(name in at.stored for name in node.input) != 1:
             continue
         place = int(node.input[0] in at.stored)
-        found = at.before(node, place) if not (place and node.op_type == "Div") else None
-        if found is None or at.uses[found[0].input[1]] != 1:
+        before = at.before(node, place) if not (place and node.op_type == "Div") else None
+        if before is None or at.uses[before[0].input[1]] != 1:
             continue
-        layer, axis = found
+        layer, axis = before
         count, values = at.stored[layer.input[1]].dims[axis], _by_channel(at, node, place, layer)
         if values is None:
             continue
@@ -158,21 +158,21 @@ def _products(model: ModelProto) -> tuple[ModelProto, int]:
 def _dense(at: _Layers, product: NodeProto, add: NodeProto, bias: Array) -> list[NodeProto]:
     """Returns a product and the bias behind it as one layer, on rows where it has more axes."""
     name, weights = add.output[0], product.input[1]
-    taken, given = at.shapes[product.input[0]], at.shapes[name]
-    offset = at.store(f"{name}/bias", np.broadcast_to(bias, given[-1:]))
+    taken, whole = at.shapes[product.input[0]], at.shapes[name]
+    offset = at.store(f"{name}/bias", np.broadcast_to(bias, whole[-1:]))
     if len(taken) == 2:
         return [helper.make_node("Gemm", [product.input[0], weights, offset], [name], name=add.name)]
-    shapes = {f"{name}/rows_shape": (math.prod(taken[:-1]), taken[-1]), f"{name}/shape": given}
+    shapes = {f"{name}/rows_shape": (math.prod(taken[:-1]), taken[-1]), f"{name}/shape": whole}
     for target, shape in shapes.items():
         at.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), target))
-    for part, size in (("rows", taken[-1]), ("dense", given[-1])):
+    for part, size in (("rows", taken[-1]), ("dense", whole[-1])):
         whole_shape = (math.prod(taken[:-1]), size)
         at.graph.value_info.append(helper.make_tensor_value_info(f"{name}/{part}", TensorProto.FLOAT, whole_shape))
-    rows, whole = shapes
+    rows, back = shapes
     return [
         helper.make_node("Reshape", [product.input[0], rows], [f"{name}/rows"]),
         helper.make_node("Gemm", [f"{name}/rows", weights, offset], [f"{name}/dense"], name=add.name),
-        helper.make_node("Reshape", [f"{name}/dense", whole], [name]),
+        helper.make_node("Reshape", [f"{name}/dense", back], [name]),
     ]
 
 

@@ -176,10 +176,10 @@ def with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
                 setattr(part, field.name, value)
     graph = result.graph
     graph.node.extend(nodes)
-    made = {name for node in graph.node for name in node.output}
+    computed = {name for node in graph.node for name in node.output}
     read = {value.name for value in graph.output}.union(*map(names_read, graph.node))
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in read)
-    graph.value_info.extend(value for value in model.graph.value_info if value.name in made)
+    graph.value_info.extend(value for value in model.graph.value_info if value.name in computed)
     return result
 
 

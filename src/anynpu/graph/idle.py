@@ -57,7 +57,10 @@ def _all(values: Array | None, number: float) -> bool:
     return values is not None and values.size > 0 and bool((values == number).all())
 
 
-def _neutral(number: float, *places: int) -> Callable[[NodeProto, Known], int | None]:
+Rule = Callable[[NodeProto, Known], int | None]
+
+
+def _neutral(number: float, *places: int) -> Rule:
     """Returns the rule of an operator that gives its one input where the other is `number` everywhere."""
 
     def rule(node: NodeProto, known: Known) -> int | None:
@@ -69,52 +72,30 @@ def _neutral(number: float, *places: int) -> Callable[[NodeProto, Known], int | 
     return rule
 
 
-def _same_shape(node: NodeProto, known: Known) -> int | None:
-    return 0 if known.keeps_shape(node) else None
+def _first(idle: Callable[[NodeProto, Known], bool]) -> Rule:
+    """Returns the rule of an operator that gives its first input where `idle` holds."""
+    return lambda node, known: 0 if idle(node, known) else None
 
 
-def _same_type(node: NodeProto, known: Known) -> int | None:
-    kind = known.types.get(node.input[0])
-    return 0 if kind and kind == attribute(node, "to", 0) else None
-
-
-def _whole_slice(node: NodeProto, known: Known) -> int | None:
-    steps = known.constant(node, 4) if len(node.input) > 4 and node.input[4] else np.ones(1)
-    return 0 if _all(steps, 1) and known.keeps_shape(node) else None
-
-
-def _no_padding(node: NodeProto, known: Known) -> int | None:
-    return 0 if _all(known.constant(node, 1), 0) else None
-
-
-def _in_order(node: NodeProto, known: Known) -> int | None:
-    order = numbers(node, "perm")
-    return 0 if order and order == tuple(range(len(order))) else None
-
-
-def _one_piece(node: NodeProto, known: Known) -> int | None:
-    return 0 if len(node.input) == 1 else None
-
-
-def _unmasked(node: NodeProto, known: Known) -> int | None:
-    """A Dropout gives what it reads unless a third input, the mode, says that it is trained, or its mask is read."""
-    return 0 if len(node.input) < 3 and not known.read & set(node.output[1:]) else None
-
-
-_RULES: dict[str, Callable[[NodeProto, Known], int | None]] = {
+_RULES: dict[str, Rule] = {
     "Add": _neutral(0, 0, 1),
     "Sub": _neutral(0, 1),
     "Mul": _neutral(1, 0, 1),
     "Div": _neutral(1, 1),
     "Pow": _neutral(1, 1),
-    "Cast": _same_type,
-    "Slice": _whole_slice,
-    "Pad": _no_padding,
-    "Transpose": _in_order,
-    "Concat": _one_piece,
-    "Identity": lambda node, known: 0,
-    "Dropout": _unmasked,
-    **dict.fromkeys((*_VIEWS, "Expand", "Tile"), _same_shape),
+    "Cast": _first(lambda node, known: known.types.get(node.input[0], 0) == attribute(node, "to", -1)),
+    "Slice": _first(
+        lambda node, known: (
+            known.keeps_shape(node) and ("".join(node.input[4:]) == "" or _all(known.constant(node, 4), 1))
+        )
+    ),
+    "Pad": _first(lambda node, known: _all(known.constant(node, 1), 0)),
+    "Transpose": _first(lambda node, known: list(order := numbers(node, "perm")) == sorted(order) != []),
+    "Concat": _first(lambda node, known: len(node.input) == 1),
+    "Identity": _first(lambda node, known: True),
+    # Unless a third input, the mode, says that it is trained, or its mask is read.
+    "Dropout": _first(lambda node, known: len(node.input) < 3 and not known.read & set(node.output[1:])),
+    **dict.fromkeys((*_VIEWS, "Expand", "Tile"), _first(lambda node, known: known.keeps_shape(node))),
 }
 """For each operator the input that a node gives unchanged, or None where it changes something."""
 
@@ -143,7 +124,7 @@ def _without(model: ModelProto, heirs: Mapping[str, str], renamed: Mapping[str, 
 
 def _without_idle(model: ModelProto) -> tuple[ModelProto, int]:
     known, fixed = Known.of(model), _untouchable(model)
-    results, made = {value.name for value in model.graph.output}, set[str]()
+    results, computed = {value.name for value in model.graph.output}, set[str]()
     heirs, renamed = dict[str, str](), dict[str, str]()
     for node in model.graph.node:
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -151,9 +132,9 @@ def _without_idle(model: ModelProto) -> tuple[ModelProto, int]:
         name, source = node.output[0], "" if place is None else node.input[place]
         if source and name not in fixed:
             heirs[name] = source
-        elif source in made and source not in {*fixed, *renamed, *heirs} and name in results:
+        elif source in computed and source not in {*fixed, *renamed, *heirs} and name in results:
             heirs[name], renamed[source] = source, name  # what a result repeats gets its name
-        made.update(node.output)
+        computed.update(node.output)
     return (_without(model, heirs, renamed), len(heirs)) if heirs else (model, 0)
 
 
@@ -220,10 +201,10 @@ def _join(node: NodeProto, before: NodeProto, known: Known) -> list[Array] | Non
 
 def _cut(node: NodeProto, known: Known, rank: int) -> tuple[Array, Array, Array, Array] | None:
     """Returns where a Slice begins and ends, on which axes, and its steps; None where one of these is computed."""
-    given = [known.constant(node, place) for place in range(1, max(len(node.input), 3))]
-    if any(each is None for each in given):
+    constants = [known.constant(node, place) for place in range(1, max(len(node.input), 3))]
+    if any(each is None for each in constants):
         return None
-    begins, ends, *rest = (np.asarray(each, np.int64) for each in given)
+    begins, ends, *rest = (np.asarray(each, np.int64) for each in constants)
     axes = rest[0] % rank if rest else np.arange(len(begins))
     return begins, ends, axes, rest[1] if len(rest) > 1 else np.ones_like(begins)
 

@@ -7,7 +7,7 @@ shows a difference is the pass that makes it looked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -107,18 +107,14 @@ def run(
         differing = compare is not None and any(span is not None and compare(*span) for span in spans)
         fault = first_fault(list(applications(plan, graph, left_out)), compare) if compare and differing else None
         if fault is None:
-            return result, tuple(
-                _effect(each.name, runs, dropped) for each in passes_of(plan) if each.name in {*runs, *dropped}
-            )
+            effects = []
+            for name in (each.name for each in passes_of(plan) if each.name in {*runs, *dropped}):
+                every = runs.get(name, [])
+                changed, grown = sum(each.changed for each in every), sum(each.operators for each in every)
+                refused = next((each.dropped for each in every if each.dropped), "")
+                effects.append(PassEffect(name, changed, grown, dropped.get(name, refused)))
+            return result, tuple(effects)
         dropped[fault[0]] = f"it would change {fault[1]}"
-
-
-def _effect(name: str, runs: Mapping[str, Sequence[PassEffect]], dropped: Mapping[str, str]) -> PassEffect:
-    """Returns what all runs of a pass did."""
-    every = runs.get(name, ())
-    refused = next((each.dropped for each in every if each.dropped), "")
-    changed, grown = sum(each.changed for each in every), sum(each.operators for each in every)
-    return PassEffect(name, changed, grown, dropped.get(name, refused))
 
 
 def first_fault(steps: Sequence[Application[G]], compare: Compare[G]) -> tuple[str, str] | None:

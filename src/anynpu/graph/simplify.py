@@ -59,10 +59,6 @@ def _inlined(model: ModelProto) -> tuple[ModelProto, int]:
         return onnx_ir.to_proto(result.model), int(result.modified)
 
 
-def _has_functions(model: ModelProto) -> str:
-    return "" if len(model.functions) or len(model.opset_import) > 1 else "it has none"
-
-
 def _without_unused(model: ModelProto) -> tuple[ModelProto, int]:
     read, kept = {value.name for value in model.graph.output}, list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
@@ -102,13 +98,14 @@ def _without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
     return result, changed
 
 
-def _has_endless(model: ModelProto) -> str:
-    return "" if any(map(_is_endless, model.graph.initializer)) else "all its constants are finite"
-
-
 SIMPLIFYING: passes.Plan[ModelProto] = (
     Pass("fold", "what depends on constants and known shapes alone is computed", _folded),
-    Pass("functions", "functions of the model are written out", _inlined, requires=_has_functions),
+    Pass(
+        "functions",
+        "functions of the model are written out",
+        _inlined,
+        requires=lambda model: "" if len(model.functions) or len(model.opset_import) > 1 else "it has none",
+    ),
     Pass("empty-pieces", "pieces without elements leave the concatenations that read them", _without_empty_pieces),
     DENSE,
     Repeated((IDLE, JOINED, TWINS)),
@@ -119,7 +116,7 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
         "finite-masks",
         "infinite constants, which have no range, become the largest numbers",
         _without_infinities,
-        requires=_has_endless,
+        requires=lambda model: "" if any(map(_is_endless, model.graph.initializer)) else "its constants are finite",
     ),
 )
 

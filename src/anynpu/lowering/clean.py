@@ -10,7 +10,14 @@ import numpy as np
 
 from anynpu.graph.passes import Pass, Repeated
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
-from anynpu.lowering.moves import few_axes, joined_transposes, repeated, small_transposes, without_broadcasts
+from anynpu.lowering.moves import (
+    few_axes,
+    joined_transposes,
+    repeated,
+    small_transposes,
+    without_broadcasts,
+    without_reshapes_between,
+)
 from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
 from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
 
@@ -106,17 +113,6 @@ def without_idle(graph: Graph) -> Graph:
 
 
 ELEMENTWISE = BROADCASTS | {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE"}
-ONE_BY_ONE = (ELEMENTWISE - {"SELECT_V2"}) | {
-    "GELU",
-    "HARD_SWISH",
-    "ELU",
-    "LEAKY_RELU",
-    "RELU6",
-    "RELU_N1_TO_1",
-    "SIN",
-    "COS",
-}
-"""Operators that compute each value from those at its place alone."""
 REDUCERS = frozenset(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"))
 
 
@@ -183,45 +179,6 @@ def inverse_roots(graph: Graph) -> Graph:
         factors = (operator.inputs[0], inverse)
         operators.append(Operator("MUL", factors, operator.outputs, Mul(cast(Activation, operator.activation))))
     return _rebuilt(graph, operators, tensors)
-
-
-def without_reshapes_between(graph: Graph) -> Graph:
-    """A RESHAPE before functions of single values goes where another follows them: they keep the first shape."""
-    readers, tensors, same = graph.readers(), dict(graph.tensors), dict[str, str]()
-    for reshape in graph.operators:
-        if reshape.kind != "RESHAPE" or reshape.outputs[0] in graph.outputs:
-            continue
-        shape = tensors[same.get(reshape.inputs[0], reshape.inputs[0])].shape
-        inside = _functions_behind(graph, reshape.outputs[0], readers, len(shape))
-        results = {operator.outputs[0] for operator in inside}
-        ends = [user for name in results for user in readers.get(name, []) if user not in inside]
-        if inside and ends and all(user.kind == "RESHAPE" for user in ends) and not results & {*graph.outputs}:
-            tensors |= {name: replace(tensors[name], shape=shape) for name in results}
-            same[reshape.outputs[0]] = same.get(reshape.inputs[0], reshape.inputs[0])
-    operators = [
-        replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
-        for operator in graph.operators
-        if operator.outputs[0] not in same
-    ]
-    return _rebuilt(graph, operators, tensors) if same else graph
-
-
-def _functions_behind(graph: Graph, source: str, readers: dict[str, list[Operator]], rank: int) -> list[Operator]:
-    """Returns the operators that compute from a tensor and numbers alone, value by value; none where another operator
-    reads it."""
-    values, inside = {source}, list[Operator]()
-    pending = list(readers.get(source, []))
-    while pending:
-        operator = pending.pop(0)
-        others = [graph.tensors[name] for name in operator.inputs if name not in values]
-        numbers = all(t.data is not None and t.data.size == 1 and len(t.shape) <= rank for t in others)
-        if operator in inside or operator.kind not in ONE_BY_ONE:
-            continue
-        if numbers and graph.tensors[operator.outputs[0]].shape == graph.tensors[source].shape:
-            inside.append(operator)
-            values.add(operator.outputs[0])
-            pending += readers.get(operator.outputs[0], [])
-    return inside if all(user in inside for user in readers.get(source, [])) else []
 
 
 def activations_first(graph: Graph) -> Graph:

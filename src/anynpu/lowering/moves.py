@@ -14,6 +14,11 @@ from anynpu.lowering.options import Concatenation, Reducer, Reshape, StridedSlic
 
 # They broadcast their operands themselves.
 BROADCASTING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+ONE_BY_ONE = frozenset(
+    (*BROADCASTING, "LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "SQUARE", "SIN", "COS", "LOGISTIC", "TANH", "GELU")
+    + ("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "ELU", "HARD_SWISH")
+)
+"""Operators that compute each value from those at its place alone."""
 MOST_JOINED = 10
 """How many tensors TFLite-Micro joins at once."""
 MOST_AXES = 4
@@ -118,6 +123,45 @@ def _steps(operator: Operator, order: list[int], tensors: dict[str, Tensor]) -> 
     return operators
 
 
+def without_reshapes_between(graph: Graph) -> Graph:
+    """A RESHAPE before functions of single values goes where another follows them: they keep the first shape."""
+    readers, tensors, same = graph.readers(), dict(graph.tensors), dict[str, str]()
+    for reshape in graph.operators:
+        if reshape.kind != "RESHAPE" or reshape.outputs[0] in graph.outputs:
+            continue
+        shape = tensors[same.get(reshape.inputs[0], reshape.inputs[0])].shape
+        inside = _functions_behind(graph, reshape.outputs[0], readers, len(shape))
+        results = {operator.outputs[0] for operator in inside}
+        ends = [user for name in results for user in readers.get(name, []) if user not in inside]
+        if inside and ends and all(user.kind == "RESHAPE" for user in ends) and not results & {*graph.outputs}:
+            tensors |= {name: replace(tensors[name], shape=shape) for name in results}
+            same[reshape.outputs[0]] = same.get(reshape.inputs[0], reshape.inputs[0])
+    operators = [
+        replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
+        for operator in graph.operators
+        if operator.outputs[0] not in same
+    ]
+    return pruned(operators, tensors, graph.inputs, graph.outputs) if same else graph
+
+
+def _functions_behind(graph: Graph, source: str, readers: dict[str, list[Operator]], rank: int) -> list[Operator]:
+    """Returns the operators that compute from a tensor and numbers alone, value by value; none where another operator
+    reads it."""
+    values, inside = {source}, list[Operator]()
+    pending = list(readers.get(source, []))
+    while pending:
+        operator = pending.pop(0)
+        others = [graph.tensors[name] for name in operator.inputs if name not in values]
+        numbers = all(t.data is not None and t.data.size == 1 and len(t.shape) <= rank for t in others)
+        if operator in inside or operator.kind not in ONE_BY_ONE:
+            continue
+        if numbers and graph.tensors[operator.outputs[0]].shape == graph.tensors[source].shape:
+            inside.append(operator)
+            values.add(operator.outputs[0])
+            pending += readers.get(operator.outputs[0], [])
+    return inside if all(user in inside for user in readers.get(source, [])) else []
+
+
 def joined_transposes(graph: Graph) -> Graph:
     """TRANSPOSE, RESHAPE and TRANSPOSE are one TRANSPOSE where the RESHAPE joins or parts axes, or none."""
     makers, tensors, operators = graph.makers(), dict(graph.tensors), list[Operator]()
@@ -164,8 +208,8 @@ def _across(
     old, new = runs(before), runs(after)
     begin = [factor for axis in np.argsort(orders[0]) for factor in old[axis]]
     end = [factor for axis in orders[1] for factor in new[axis]]
-    found = merged([sizes[factor] for factor in begin], [begin.index(factor) for factor in end])
-    return (first.inputs[0], *found) if len(found[0]) <= MOST_AXES else None
+    move = merged([sizes[factor] for factor in begin], [begin.index(factor) for factor in end])
+    return (first.inputs[0], *move) if len(move[0]) <= MOST_AXES else None
 
 
 def few_axes(graph: Graph) -> Graph:
