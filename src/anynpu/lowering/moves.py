@@ -14,10 +14,10 @@ from anynpu.lowering.options import Concatenation, Reducer, Reshape, StridedSlic
 
 # They broadcast their operands themselves.
 BROADCASTING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
-ONE_BY_ONE = frozenset(
-    (*BROADCASTING, "LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "SQUARE", "SIN", "COS", "LOGISTIC", "TANH", "GELU")
-    + ("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "ELU", "HARD_SWISH")
-)
+ONE_BY_ONE = frozenset(BROADCASTING) | {
+    *("LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "SQUARE", "SIN", "COS", "LOGISTIC", "TANH", "GELU"),
+    *("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "ELU", "HARD_SWISH"),
+}
 """Operators that compute each value from those at its place alone."""
 MOST_JOINED = 10
 """How many tensors TFLite-Micro joins at once."""
