@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anynpu import schema
-from anynpu.api.session import Session, open_on
 from anynpu.artifact import Artifact, Estimates, Placement
 from anynpu.errors import AnyNpuError, ConfigError, Finding, Unsupported
 from anynpu.measure.layers import layer_losses
@@ -25,6 +25,9 @@ from anynpu.report.figures import chip_row, decibel, table_notes
 from anynpu.report.html.markup import Markup, el, join, table
 from anynpu.report.text import columns
 from anynpu.store import Store
+
+if TYPE_CHECKING:
+    from anynpu.api.session import Session
 
 SHOWN_LAYERS = 10
 
@@ -144,6 +147,8 @@ class Chip:
 
     def open(self, on: str | None = None, *, timeout: float = 10.0) -> Session:
         """Returns a session that runs what was compiled, on arrays in the layout of the float model."""
+        from anynpu.api.session import open_on
+
         artifact = self._require_artifact()
         specs = None if self._model is None else (self._model.manifest.inputs, self._model.manifest.outputs)
         return open_on(artifact, on, Store(), timeout, specs)

@@ -19,7 +19,6 @@ from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Counting, Inner, LayerError, Match, compare_layers, sample_count
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.pipeline.stream_error import keep_inner
-from anynpu.quantize.padding import find_padding
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.runtime.base import choose, stored_inputs
 from anynpu.tensors import by_name
@@ -168,6 +167,8 @@ def counting(view: View, floating: Artifact, samples: SampleSet, truth: Artifact
     """Returns a function that leaves of the float model's tensors what counts: rows of padding do not."""
     if len(samples.inputs) < 2:
         return lambda tensors, _: tensors
+    from anynpu.quantize.padding import find_padding
+
     form: Form
     if floating.manifest.format in _ONNX:
         import onnx

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from anynpu.errors import ConfigError
-from anynpu.quantize.ranges import METHOD_HELP, METHODS
 from anynpu.schema import JsonObject, near, option, to_dict
+
+METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
+METHOD_HELP = f"how ranges are found: {', '.join(METHODS[:-1])} or {METHODS[-1]}"
 
 Activations = Literal["int8", "uint8", "int16", "float32"]
 Weights = Literal["per-channel", "per-tensor"]

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.quantize.followers import Followed, Follower, Gate
+from anynpu.quantize.plan import METHODS
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
     from anynpu.quantize.adequacy import SampleLimits
     from anynpu.quantize.calibration import Dataset
 
-METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
-METHOD_HELP = f"how ranges are found: {', '.join(METHODS[:-1])} or {METHODS[-1]}"
 BINS = 2048
 # Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
 MSE_STEPS = 40

@@ -8,13 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from anynpu.artifact import Artifact, hash_file
-from anynpu.capsules.capsule import find
 from anynpu.errors import IntegrityError, ToolMissing
 from anynpu.files import default_cache_dir
 
 
 def missing(tool: str) -> str:
     """Returns what to install before a tool's simulator can run here, or an empty string."""
+    from anynpu.capsules.capsule import find
+
     try:
         find(tool)
     except ToolMissing as error:

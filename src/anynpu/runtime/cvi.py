@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from anynpu.artifact import Artifact
-from anynpu.capsules import capsule
-from anynpu.capsules.capsule import Capsule
-from anynpu.capsules.worker import Worker
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.schema import from_dict
 from anynpu.tensors import Array, StoredTensor
+
+if TYPE_CHECKING:
+    from anynpu.capsules.capsule import Capsule
 
 TOOL, PACKAGE = "cvi", "tpu_mlir"
 OPEN_S, RUN_S = 120, 1800
@@ -38,6 +39,8 @@ class Simulator:
     def __init__(self, tool: Capsule, model: Path, simulator: str, *, log: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="anynpu-cvi-")
         scratch = Path(self._folder.name)
+        from anynpu.capsules.worker import Worker
+
         self._worker = Worker(_bound(tool, scratch, simulator), "cvi_worker", scratch=scratch, log=log)
         try:
             answer, _ = self._worker.ask("open_model", {"path": str(model.absolute())}, timeout_s=OPEN_S)
@@ -105,7 +108,9 @@ class CviSession:
             raise IntegrityError(f"{artifact.path}: {simulator!r} is not a simulator of TPU-MLIR's")
         self._names = names
         require_sound(artifact)
-        tool = capsule.find(TOOL)
+        from anynpu.capsules.capsule import find
+
+        tool = find(TOOL)
         self._log = SessionLog(TOOL)
         try:
             self._simulator = Simulator(tool, artifact.main, simulator, log=self._log.path)

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Mapping
 
 from anynpu.artifact import Artifact
-from anynpu.capsules.capsule import find
-from anynpu.capsules.worker import Worker
 from anynpu.errors import DeviceError, IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
@@ -29,6 +27,9 @@ class QnnSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         require_sound(artifact)
+        from anynpu.capsules.capsule import find
+        from anynpu.capsules.worker import Worker
+
         tool, details = find(TOOL), artifact.manifest.details
         self._lock = threading.Lock()
         self._log = SessionLog(TOOL)

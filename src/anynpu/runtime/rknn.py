@@ -20,18 +20,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anynpu import schema
 from anynpu.arrays import read_npz
 from anynpu.artifact import Artifact, hash_file
-from anynpu.capsules.capsule import Capsule, find
-from anynpu.capsules.worker import Worker
 from anynpu.errors import AnyNpuError, DeviceError, IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.tensors import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from anynpu.capsules.capsule import Capsule
 
 TOOL = "rknn"
 RESULT, REBUILD = "model.rknn", "rebuild"
@@ -65,6 +67,8 @@ class Simulator:
         python = self._folder / "python"
         python.write_text(PYTHON.format(python=shlex.quote(str(tool.python or "python3"))), "utf-8")
         python.chmod(0o755)
+        from anynpu.capsules.worker import Worker
+
         self._worker = Worker(replace(tool, python=python), "rknn_worker", scratch=self._folder, log=log)
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[TensorSpec, ...] = ()
@@ -133,6 +137,8 @@ class RknnSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         require_sound(artifact)
+        from anynpu.capsules.capsule import find
+
         tool = find(TOOL)
         self._log = SessionLog(TOOL)
         self._simulator = Simulator(tool, self._log.path)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from anynpu.artifact import OperatorPlacement
 from anynpu.errors import ConfigError
-from anynpu.quantize.ranges import METHOD_HELP, METHODS
+from anynpu.quantize.plan import METHOD_HELP, METHODS
 from anynpu.schema import option
 from anynpu.targets.base import Move
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import csv
 import sys
 from dataclasses import dataclass
@@ -120,6 +119,8 @@ def config_path(name: str, own: Path | None = None) -> Path:
 
 def check_sections(path: Path, system_config: str, memory_mode: str) -> None:
     """Raises unless the configuration file has that system and that memory mode."""
+    import configparser
+
     parser = configparser.ConfigParser()
     try:
         parser.read_string(path.read_text("utf-8"), path.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +78,8 @@ class MemoryAreas:
 
 def memory_areas(facts: VelaFacts, options: VelaOptions) -> MemoryAreas:
     """Returns what the memory mode says, or the modes that it inherits from."""
+    import configparser
+
     parser = configparser.ConfigParser()
     parser.read_string(config_path(facts.config, options.config).read_text("utf-8"))
     section = f"Memory_Mode.{options.memory_mode or facts.memory_mode}"
