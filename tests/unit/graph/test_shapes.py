@@ -187,6 +187,13 @@ def test_data_dependent_shape_is_a_finding():
     assert [(f.rule, f.where) for f in error.value.findings] == [("data-dependent-shape", "find")]
 
 
+@pytest.mark.parametrize("opset", [7, 9, 12])
+def test_the_mask_of_a_dropout_that_nobody_reads_needs_no_shape(opset):
+    model = parse("g (float[1,8] x) => (float[1,8] y) { a, mask = Dropout(x)\n y = Neg(a) }")
+    model.opset_import[0].version = opset
+    assert shapes.shape_of(shapes.make_static(model).graph.output[0]) == (1, 8)
+
+
 def test_huge_constants_are_not_materialised():
     model = parse(
         "g (float[1] x) => (float[A,B] y) { c = ConstantOfShape(dims)\n y = Add(x, c) }",
