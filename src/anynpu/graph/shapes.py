@@ -93,6 +93,9 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
                     f"input '{value.name}': dimension {place}{symbol} is dynamic",
                     f"state the shape, for example: --shape {value.name}={','.join(map(str, example))}",
                 )
+    if inputs and all(0 in shape_of(value) for value in inputs.values()):
+        name, value = next(iter(inputs.items()))
+        raise ConfigError(f"input '{name}' has no elements: its shape is {list(shape_of(value))}")
     _forget_shapes(result.graph, static_shapes(result.graph))
     try:
         result = _propagate(result)

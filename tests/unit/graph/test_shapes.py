@@ -249,3 +249,8 @@ def test_axes_from_the_end_of_an_old_opset():
     graph = helper.make_graph(nodes, "g", inputs, outputs)
     model = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8))
     assert shapes.shape_of(model.graph.output[0]) == (1, 4, 8)
+
+
+def test_a_model_whose_every_input_is_empty_is_refused():
+    with pytest.raises(ConfigError, match=r"input 'x' has no elements: its shape is \[1, 0, 4\]"):
+        shapes.make_static(parse("g (float[1,0,4] x) => (float[1,0,4] y) { y = Neg(x) }"))

@@ -17,6 +17,7 @@ from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.runtime.base import check_names, choose, open_session, run_real, run_stored, sessions_for
 from anynpu.runtime.ort import open_session as open_ort
+from anynpu.runtime.ort import run_named
 from anynpu.runtime.tflm import TflmSession
 from anynpu.tensors import Array, Quantization, TensorSpec, by_name
 
@@ -123,3 +124,9 @@ def test_a_model_that_only_litert_runs_is_opened_there_unless_a_device_is_named(
     assert open_session(lowered).name == "litert"
     with pytest.raises(ModelRefused, match="Didn't find op for builtin opcode 'GELU'"):
         open_session(lowered, "tflm")
+
+
+def test_no_names_are_no_tensors():
+    session = open_ort(net([helper.make_node("Neg", ["x"], ["y"])], {"x": (1, 3)}).SerializeToString())
+    assert run_named(session, [], {"x": np.zeros((1, 3), np.float32)}) == {}
+    assert [*run_named(session, ["y"], {"x": np.zeros((1, 3), np.float32)})] == ["y"]
