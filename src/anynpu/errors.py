@@ -9,6 +9,7 @@
     ├─ DeviceError     6   a device or its driver refused (call, code, likely cause)
     ├─ AccuracyError   7   the result was executed and is not good enough
     └─ IntegrityError  8   a file is not what it claims to be
+       └─ ModelRefused     a runtime has no kernels for a model; another one may run it
 
 Every error carries one sentence for the user and, where there is one, a hint at what to do next.
 """
@@ -147,6 +148,10 @@ class IntegrityError(AnyNpuError):
     """A file is not what it claims to be: damaged, truncated, or of another kind."""
 
     exit_status = 8
+
+
+class ModelRefused(IntegrityError):
+    """A runtime does not take a whole file; another runtime of the same format may."""
 
 
 def first_line(error: BaseException) -> str:

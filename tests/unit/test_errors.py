@@ -19,6 +19,7 @@ STATUSES = {
     "DeviceError": 6,
     "AccuracyError": 7,
     "IntegrityError": 8,
+    "ModelRefused": 8,
 }
 SAMPLES = (
     errors.ConfigError("no such file", "look again"),

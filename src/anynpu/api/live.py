@@ -150,7 +150,13 @@ def _export(
         count = min((len(array) for array in arrays.values()), default=0)
         effort = 8 if exported.reads.places else 1
         places = spread(count, proof_count(exported.model, count, effort)) if count else ()
-        feeds = [{name: array[at : at + 1].astype(dtypes[name]) for name, array in arrays.items()} for at in places]
+        feeds = [
+            {
+                name: (array[at] if array.shape[1:] == shapes.get(name) else array[at : at + 1]).astype(dtypes[name])
+                for name, array in arrays.items()
+            }
+            for at in places
+        ]
         if feeds:
             exported.watch(feeds)
             run = Session(exported.model).run

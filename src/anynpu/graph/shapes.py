@@ -11,7 +11,7 @@ from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.foreign import ONNX
 from anynpu.graph.branches import has_branches
-from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
+from anynpu.graph.fold import fold_constants, initializer_names, names_read, same_nodes, static_shapes
 from anynpu.graph.opset import opset_of, refuse_foreign
 
 _ROUNDS = 64
@@ -93,6 +93,9 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
                     f"input '{value.name}': dimension {place}{symbol} is dynamic",
                     f"state the shape, for example: --shape {value.name}={','.join(map(str, example))}",
                 )
+    if inputs and all(0 in shape_of(value) for value in inputs.values()):
+        name, value = next(iter(inputs.items()))
+        raise ConfigError(f"input '{name}' has no elements: its shape is {list(shape_of(value))}")
     _forget_shapes(result.graph, static_shapes(result.graph))
     try:
         result = _propagate(result)
@@ -112,6 +115,8 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
 def require_known(model: ModelProto) -> None:
     """Raises Unsupported where the shape of a tensor depends on the data, or on an operator of another domain."""
     static = static_shapes(model.graph)
+    # ONNX infers no shape for the mask of an old Dropout, which nobody reads.
+    read = {value.name for value in model.graph.output}.union(*map(names_read, model.graph.node))
     findings = [
         Finding(
             "data-dependent-shape",
@@ -120,7 +125,7 @@ def require_known(model: ModelProto) -> None:
         )
         for node in model.graph.node
         if all(name in static for name in node.input if name)
-        and any(name not in static for name in node.output if name)
+        and any(name not in static for name in node.output if name in read)
     ]
     if findings:
         from anynpu.graph.quantised import refuse_integers

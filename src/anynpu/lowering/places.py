@@ -23,15 +23,17 @@ def grid_sample(draft: Draft, node: Node) -> bool:
     """Samples at places: the elements around each by their weights, stored, or computed from how far away they are."""
     grid, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
     mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
-    if len(shape) != 4 or mode not in ("bilinear", "linear", "nearest") or padding == "reflection":
+    if len(shape) != 4 or mode not in ("bilinear", "linear", "nearest"):
         return False
     if grid is None or shape[0] != 1:
-        return _sampled(draft, node, mode == "nearest", padding == "border")
+        return padding != "reflection" and _sampled(draft, node, mode == "nearest", padding == "border")
     sizes = np.asarray([shape[3], shape[2]])
     factors, offsets = _in_pixels(node, sizes)
     at = grid.reshape(-1, 2).astype(np.float64) * factors + offsets
     if padding == "border":
         at = np.clip(at, 0, sizes - 1)
+    if padding == "reflection":
+        at = _reflected(at, sizes, bool(node.get("align_corners", 0)))
     low = np.rint(at) if mode == "nearest" else np.floor(at)
     part = at - low
     rows = draft.reshape(node.input(0), 1, shape[1], shape[2] * shape[3])
@@ -47,6 +49,14 @@ def grid_sample(draft: Draft, node: Node) -> bool:
         total = draft.add("Add", [total, weighted]) if total else weighted
     draft.reshape(total, *draft.shapes[node.output], last=True)
     return True
+
+
+def _reflected(at: Array, sizes: Array, corners: bool) -> Array:
+    """Returns places outside of an image folded back at its borders: the middles of its last pixels, or their ends."""
+    first, span = (0.0, sizes - 1.0) if corners else (-0.5, sizes * 1.0)
+    beyond = np.mod(at - first, 2 * np.maximum(span, 1e-9))
+    folded = first + np.where(beyond > span, 2 * span - beyond, beyond)
+    return np.asarray(np.clip(folded, 0, sizes - 1))
 
 
 def _in_pixels(node: Node, sizes: Array) -> tuple[Array, Array]:

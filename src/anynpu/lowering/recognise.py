@@ -19,7 +19,7 @@ from anynpu.tensors import Array
 
 # The nodes that a function worth recognising is written with, and how many others may stand before and behind them.
 _SEEDS = ("Erf", "Tanh", "Clip", "HardSigmoid", "Min", "Relu")
-_BEFORE, _MOST_NODES = 6, 24
+_BEFORE, _MOST_NODES = 12, 24
 _GRID = np.concatenate([np.linspace(-12, 12, 193), np.linspace(-2, 2, 65)])
 # Exporters store numbers with seven digits, some with fewer.
 _CLOSE = 2e-6
@@ -136,19 +136,21 @@ def _is_one(number: float) -> bool:
 
 def _roots(seed: onnx.NodeProto, makers: dict[str, onnx.NodeProto], numbers: dict[str, Array]) -> Iterator[str]:
     """Gives the tensors that the node's operand may be a function of, from the nearest on."""
-    names = [name for name in seed.input if name and name not in numbers]
+    order = {name: place for place, name in enumerate(makers)}
+
+    def operands(node: onnx.NodeProto) -> set[str]:
+        return {name for name in node.input if name and name not in numbers}
+
+    names = operands(seed)
     for _ in range(_BEFORE):
-        if len({*names}) != 1:
-            # Both sides of an Add: what both are functions of lies further up.
-            deeper = [makers[name].input for name in names if name in makers and reads_numbers(makers[name])]
-            names = [*dict.fromkeys(name for each in deeper for name in each if name and name not in numbers)]
-            if len(names) != 1:
-                return
-        yield names[0]
-        maker = makers.get(names[0])
+        if len(names) == 1:
+            yield from names
+        # What all of them are functions of lies before the last that was computed.
+        last = max(names, key=lambda name: order.get(name, -1), default="")
+        maker = makers.get(last)
         if maker is None or not reads_numbers(maker):
             return
-        names = [name for name in maker.input if name and name not in numbers]
+        names = (names - {last}) | operands(maker)
 
 
 def _behind(root: str, readers: dict[str, list[onnx.NodeProto]], values: dict[str, Array]) -> Iterator[onnx.NodeProto]:

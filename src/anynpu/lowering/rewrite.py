@@ -118,11 +118,10 @@ def pool(draft: Draft, node: Node) -> bool:
         return False
     kernel = node.integers("kernel_shape", [])
     pads, strides, dilations = _spans(node, list(shape[2:]), kernel)
-    if node.op == "AveragePool" and any(pads) and not int(node.get("count_include_pad", 0)):
-        return False  # how many elements a window has does not follow from its two parts alone
     own: dict[str, Any] = {
         name: node.get(name) for name in ("ceil_mode", "count_include_pad") if name in node.attributes
     }
+    # A mean of means: each window has as many elements as its two parts have, multiplied.
     n, c, d, h, w = shape
     frames = after[2]
     source = node.input(0)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from anynpu import plugins
 from anynpu.artifact import Artifact
-from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+from anynpu.errors import ConfigError, ModelRefused, ToolFailed, ToolMissing
 from anynpu.runtime.abilities import SaysHowToGet
 from anynpu.runtime.watch import watch
 from anynpu.schema import near
@@ -101,8 +101,17 @@ def choose(format: str, device: str | None = None) -> Any:
 
 
 def open_session(artifact: Artifact, device: str | None = None) -> Session:
-    """Returns a session that runs the artifact."""
-    session: Session = choose(artifact.manifest.format, device)(artifact)
+    """Returns a session that runs the artifact: on the named device, or the first one here that takes the model."""
+    first = choose(artifact.manifest.format, device)
+    session: Session
+    try:
+        session = first(artifact)
+    except ModelRefused:
+        others = (cls for cls in sessions_for(artifact.manifest.format) if cls is not first and not cls.missing())
+        second = next(others, None) if device is None else None
+        if second is None:
+            raise
+        session = second(artifact)
     watch(session)
     return session
 

@@ -81,6 +81,8 @@ def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], h
     """Returns the named tensors of one run of an ONNX Runtime session; None stands for one that was closed."""
     if session is None:
         raise DeviceError("the session was closed", "run")
+    if not names:
+        return {}  # ONNX Runtime takes none for all
     try:
         values = session.run(list(names), dict(inputs))
     except ONNX_RUNTIME as error:

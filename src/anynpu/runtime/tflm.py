@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError, ToolMissing
+from anynpu.errors import DeviceError, ModelRefused, ToolMissing
 from anynpu.foreign import TFLITE_MICRO
 from anynpu.runtime import tflite_file, tflite_form
 from anynpu.tensors import Array
 
 ARENA_LIMIT = 1 << 30
+NO_KERNEL = "Didn't find op"
+"""What it prints about an operator that no arena is large enough for."""
 
 
 class TflmSession:
@@ -41,7 +44,7 @@ class TflmSession:
 
     @staticmethod
     def missing() -> str:
-        return "" if importlib.util.find_spec("tflite_micro") else "tflite-micro is not installed (x86-64, Python 3.11)"
+        return "" if importlib.util.find_spec("tflite_micro") else "tflite-micro is not installed (Linux on x86-64)"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         for index, spec in enumerate(self.inputs):
@@ -72,10 +75,10 @@ def open_micro(model: bytes) -> Any:
         try:
             return runtime.Interpreter.from_bytes(model, arena_size=arena)
         except TFLITE_MICRO as error:
+            reason = _reason(model, functools.partial(runtime.Interpreter.from_bytes, model, arena_size=arena))
             arena *= 4
-            if arena > ARENA_LIMIT:
-                reason = _reason(model, lambda: runtime.Interpreter.from_bytes(model, arena_size=ARENA_LIMIT))
-                raise IntegrityError(
+            if arena > ARENA_LIMIT or NO_KERNEL in reason:
+                raise ModelRefused(
                     f"TFLite-Micro refuses the model: {reason or error}", "anynpu check lists what it does not run"
                 ) from error
 

@@ -29,7 +29,7 @@ def require(artifact: Artifact, device: str | None = None) -> None:
     if not _loads_here(kind) or _memo(artifact, kind).exists():
         return
     with tempfile.TemporaryDirectory(prefix="anynpu-trial-") as name, writing(Path(name)):
-        arguments = {"artifact": str(artifact.path), "device": kind.name}
+        arguments = {"artifact": str(artifact.path), "device": device}
         try:
             tool.call("anynpu.runtime.trial:attempt", arguments, scratch=Path(name), log=Path(name) / "log")
         except ToolFailed as failure:
@@ -61,7 +61,7 @@ def _memo(artifact: Artifact, kind: Any) -> Path:
     return default_cache_dir() / TRIALS / schema.digest([artifact.digest, kind.name, version])
 
 
-def attempt(artifact: str, device: str) -> None:
+def attempt(artifact: str, device: str | None) -> None:
     """Runs an artifact once on zeros (in a child process)."""
     with closing(open_session(Artifact.open(Path(artifact)), device)) as session:
         run_stored(session, {spec.name: np.zeros(spec.shape, spec.dtype) for spec in session.inputs})

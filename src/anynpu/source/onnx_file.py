@@ -56,6 +56,8 @@ def read(path: Path) -> ModelProto:
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
             _check_tensor(f"{path}: tensor '{name}'", tensor)
+        if any(_is_shapeless(value) for value in model.graph.output):  # ONNX Runtime needs none, the checker does
+            model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model)
         names = {name for node in model.graph.node for name in node.output}
         names |= {value.name for value in model.graph.input} | initializer_names(model.graph)
@@ -67,6 +69,10 @@ def read(path: Path) -> ModelProto:
     except ONNX as error:
         raise not_onnx(path, first_line(error)) from error
     return model
+
+
+def _is_shapeless(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
 def _bytes(path: Path) -> bytes:

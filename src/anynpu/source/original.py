@@ -20,7 +20,7 @@ from anynpu.tensors import Array
 if TYPE_CHECKING:
     import onnx
 
-    from anynpu.graph.agreement import Disagreement
+    from anynpu.graph.agreement import Disagreement, Run
     from anynpu.graph.heads import CutDetector
     from anynpu.source.load import ModelSource
     from anynpu.source.torch_export import Exported
@@ -78,7 +78,11 @@ class Original:
             probes, answer = random_probes(model), Session(model).run
             probes = probes[: max(3, proof_count(model, len(probes), effort))]
             feeds = [f for f in probes if all(np.isfinite(o).all() for o in answer(f) if o.dtype.kind == "f")]
-        run = self.exported.run if self.exported is not None else Session(self.branching or self.graph).run
+        run: Run = Session(self.branching or self.graph).run
+        if self.exported is not None:
+            module = self.exported.run
+            # A result that is a number has an axis of one in the graph.
+            run = lambda feed: [np.atleast_1d(array) for array in module(feed)]  # noqa: E731
         if self.exported is not None:
             self.exported.watch(feeds)
         elif feeds:
@@ -140,7 +144,7 @@ def read_original(source: ModelSource) -> Original:
     def noting(
         name: str, what: str, change: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, tuple[str, ...]]]
     ) -> Pass[onnx.ModelProto]:
-        requires = of_file if change is not for_inference else (lambda _: "")
+        requires = of_file if change not in (for_inference, with_sample_axis) else (lambda _: "")
         return Pass(name, what, lambda graph: noted(change(graph)), requires=requires, keeps_results=False)
 
     begin = [

@@ -58,7 +58,7 @@ class ModuleRun:
 
         try:
             # A copy: a forward that works in place must not change the samples.
-            tensors = [to_tensor(np.array(feeds.get(name, self.usual[name]))) for name in self.names]
+            tensors = [to_tensor(np.array(self._own(name, feeds))) for name in self.names]
             with torch.no_grad(), self.quiet():
                 result = self.module(*tensors)
         except Exception as error:
@@ -70,6 +70,12 @@ class ModuleRun:
             result = tuple(result.values())
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         return [to_array(each) for each in results]
+
+    def _own(self, name: str, feeds: Mapping[str, Array]) -> Array:
+        """Returns an input in the module's own shape, which has no axis of samples where the graph was given one."""
+        usual = self.usual[name]
+        array = feeds.get(name, usual)
+        return array[0] if array.shape == (1, *usual.shape) else array
 
 
 def set_to_inference(module: torch.nn.Module) -> tuple[str, ...]:

@@ -59,6 +59,12 @@ class TfliteOperator:
         return (*(t for t in self.inputs if t is not None), *self.outputs)
 
 
+def stored_form(model: Any, number: int) -> TfliteTensor:
+    """Returns a tensor of the main graph by its number."""
+    tensor = model.subgraphs[0].tensors[number]
+    return _tensor(tensor, model.buffers[tensor.buffer].data)
+
+
 def operators(path: Path) -> tuple[TfliteOperator, ...]:
     """Returns the operators of the main graph of a .tflite file in their order; a damaged file raises."""
     try:

@@ -156,6 +156,32 @@ def test_a_module_that_branches_on_values_is_refused():
         anynpu.build(Branching(), "cpu", near)
 
 
+def test_a_module_with_states_sequences_first_and_a_number_as_result():
+    torch = pytest.importorskip("torch")
+
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.GRU(3, 4, num_layers=2)
+
+        def forward(self, x, state):
+            y, state = self.cell(x, state)
+            return y.abs().mean(), state
+
+    rng = np.random.default_rng(0)
+    samples = {"x": rng.normal(size=(20, 5, 1, 3)), "state": rng.normal(size=(20, 2, 1, 4))}
+    samples = {name: array.astype(np.float32) for name, array in samples.items()}
+    net = Recurrent()
+    built = anynpu.build(net, ["cpu"], data=samples, shape={"x": (5, 1, 3), "state": (2, 1, 4)})
+    assert built["cpu"].ok, built["cpu"].error
+    with built["cpu"].open() as session, torch.no_grad():
+        here = session.run({name: array[:1] for name, array in samples.items()})
+        number, state = net(*(torch.from_numpy(array[0]) for array in samples.values()))
+    names = list(here)
+    assert here[names[0]].shape == (1,) and here[names[0]][0] == pytest.approx(float(number), abs=0.05)
+    np.testing.assert_allclose(here[names[1]], state.numpy(), atol=0.1)
+
+
 def test_labels_and_a_metric():
     labels = (SAMPLES.reshape(40, -1)[:, :5]).argmax(1)
     built = anynpu.build(graph(), "cpu", {"x": SAMPLES, "labels": labels}, metric="top1", max_drop=100.0)

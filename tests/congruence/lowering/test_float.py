@@ -31,6 +31,7 @@ def i(*values: int) -> np.ndarray:
 
 
 IMAGE, ROWS, TOKENS = (1, 6, 8, 9), (1, 12), (1, 5, 12)
+CORNER = np.asarray([[[0, 2], [-1, 0]]])
 ONE_NODE = {
     "relu": one("Relu", IMAGE),
     "relu6": one("Clip", IMAGE, {"low": np.float32(0), "high": np.float32(6)}),
@@ -120,6 +121,15 @@ ONE_NODE = {
     "pool of squares": one("LpPool", IMAGE, kernel_shape=[2, 2], strides=[2, 2]),
     "turned around": one("ReverseSequence", [1, 5, 3], {"n": np.asarray([5])}, time_axis=1, batch_axis=0),
     "turned around in part": one("ReverseSequence", [1, 6, 3], {"n": np.asarray([4])}, time_axis=1, batch_axis=0),
+    "mean of padded frames": one("AveragePool", (1, 3, 5, 8, 8), kernel_shape=[2, 3, 3], strides=[1, 2, 2],
+                                 pads=[1, 1, 1, 0, 1, 1]),
+    "sampled, folded at the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="reflection"),
+    "sampled, folded at the corners": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="reflection",
+                                          align_corners=1, mode="nearest"),
+    "written to a corner": one("ScatterElements", (1, 4, 4), {"n": CORNER, "u": f(1, 2, 2)}, axis=1),
+    "added to a corner": one("ScatterElements", (1, 4, 4), {"n": CORNER, "u": f(1, 2, 2)}, axis=1, reduction="add"),
+    "the larger in a corner": one("ScatterElements", (1, 4, 4), {"n": CORNER, "u": f(1, 2, 2)}, axis=1,
+                                  reduction="max"),
     "sampled at places": one("GridSample", IMAGE, {"g": np.tanh(f(1, 5, 4, 2))}),
     "sampled within the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="border",
                                      align_corners=1),

@@ -26,6 +26,10 @@ WRITTEN = {
                                 "Mul x half h; Mul h u y"),
     "gelu by tanh of products": ("GELU", 0, "Mul x x p; Mul p cubic q; Add q one r; Mul x r s; Mul s pi t; Tanh t u; "
                                             "Add u one v; Mul x v w; Mul w half y"),
+    "gelu by tanh of two factors": ("GELU", 0, "Mul x pi p; Mul x x q; Mul q cubic r; Add r one s; Mul p s t; "
+                                               "Tanh t u; Add u one v; Mul x half h; Mul h v y"),
+    "gelu by tanh of x three times": ("GELU", 0, "Mul x pi p; Mul x cubic q; Mul q x r; Add r one s; Mul p s t; "
+                                                 "Tanh t u; Add one u v; Mul half x h; Mul h v y"),
     "hard swish": ("HARD_SWISH", 0, "Add x three a; Clip a zero six b; Mul x b c; Div c six y"),
     "hard swish, its sixth elsewhere": ("HARD_SWISH", 1, "Add x three a; Clip a zero six b; Mul x b y"),
     "hard swish by limits": ("HARD_SWISH", 0, "Add x three a; Relu a b; Min b six c; Mul x c d; Div d six y"),

@@ -25,6 +25,7 @@ from anynpu.firmware.generator.variants import PLAIN, Core
 from anynpu.lowering.integer_file import read_specs
 from anynpu.platform import Memory, Platform
 from anynpu.runtime.host_c import HostCSession
+from anynpu.runtime.tflm import TflmSession
 from anynpu.schema import to_dict
 from anynpu.targets.base import Work, platform_tools
 from anynpu.targets.mcu_c import McuC, McuOptions
@@ -60,6 +61,21 @@ def compiled(model: Artifact, folder: Path, platform: Platform = CHIP, **options
     work = Work(folder.parent / "log.txt", lambda done, total: None)
     manifest = McuC().compile(model, None, platform, McuOptions(**options), folder, work)
     return seal(folder, manifest, Step("compile", platform=platform.name), NOW)
+
+
+def test_an_input_that_no_operator_reads_is_fed_all_the_same(tmp_path):
+    b = Builder()
+    x = b.input((1, 4, 4, 3), name="image")
+    b.input((1, 5), name="ignored")
+    path = b.write(tmp_path / "model.tflite", [b.conv(x, "conv", (1, 4, 4, 3), 4)])
+    made = compiled(artifact(path), tmp_path / "c")
+    session = HostCSession(made)
+    image = np.arange(48, dtype=np.int8).reshape(1, 4, 4, 3)
+    one, other = (session.run({"image": image, "ignored": np.full((1, 5), v, np.int8)}) for v in (3, -7))
+    truth = TflmSession(artifact(path)).run({"image": image, "ignored": np.zeros((1, 5), np.int8)})
+    for name, array in truth.items():
+        np.testing.assert_array_equal(one[name], array)
+        np.testing.assert_array_equal(other[name], array)
 
 
 def test_the_manifest_says_what_was_made(model, tmp_path):

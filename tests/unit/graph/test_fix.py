@@ -258,3 +258,31 @@ def test_a_result_that_is_a_number_gets_an_axis():
     assert notes == ("output y is a number: it is taken as [1]",)
     (number, z), (truth, same) = run(wide, {"x": X}), run(net, {"x": X})
     assert number.shape == (1,) and truth.shape == () and number[0] == truth and np.array_equal(z, same)
+
+
+def recurrent(batch_first):
+    rng = np.random.default_rng(0)
+    shape = [1, 5, 3] if batch_first else [5, 1, 3]
+    weights = [number("w", rng.normal(size=(1, 8, 3)).astype(np.float32))]
+    weights.append(number("r", rng.normal(size=(1, 8, 2)).astype(np.float32)))
+    turned = helper.make_node("Transpose", ["x"], ["sequence"], perm=[1, 0, 2] if batch_first else [0, 1, 2])
+    cell = helper.make_node("LSTM", ["sequence", "w", "r"], ["y"], hidden_size=2)
+    return model([turned, cell], [value("x", FLOAT, shape)], [value("y", FLOAT, [5, 1, 1, 2])], weights)
+
+
+def test_a_sequence_in_front_of_its_batch_of_one_gets_an_axis_for_samples():
+    net = make_static(recurrent(batch_first=False))
+    wide, notes = with_sample_axis(net)
+    x = np.random.default_rng(1).normal(size=(5, 1, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(wide, {"x": x[None]})[0], run(net, {"x": x})[0])
+    assert notes == ("input x [5, 1, 3] is taken as [1, 5, 1, 3]: its first axis is not one of samples",)
+    plain = make_static(recurrent(batch_first=True))
+    assert with_sample_axis(plain) == (plain, ())
+
+
+@pytest.mark.parametrize("shape", [[], [4]])
+def test_inputs_of_one_axis_or_none_are_whole_samples(shape):
+    net = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", FLOAT, shape)], [value("y", FLOAT, shape)])
+    wide, _ = with_sample_axis(net)
+    x = np.full(shape, 2.0, np.float32)
+    assert run(wide, {"x": x[None]})[0].reshape(-1).tolist() == [-2.0] * x.size

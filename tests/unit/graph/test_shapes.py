@@ -187,6 +187,13 @@ def test_data_dependent_shape_is_a_finding():
     assert [(f.rule, f.where) for f in error.value.findings] == [("data-dependent-shape", "find")]
 
 
+@pytest.mark.parametrize("opset", [7, 9, 12])
+def test_the_mask_of_a_dropout_that_nobody_reads_needs_no_shape(opset):
+    model = parse("g (float[1,8] x) => (float[1,8] y) { a, mask = Dropout(x)\n y = Neg(a) }")
+    model.opset_import[0].version = opset
+    assert shapes.shape_of(shapes.make_static(model).graph.output[0]) == (1, 8)
+
+
 def test_huge_constants_are_not_materialised():
     model = parse(
         "g (float[1] x) => (float[A,B] y) { c = ConstantOfShape(dims)\n y = Add(x, c) }",
@@ -242,3 +249,8 @@ def test_axes_from_the_end_of_an_old_opset():
     graph = helper.make_graph(nodes, "g", inputs, outputs)
     model = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8))
     assert shapes.shape_of(model.graph.output[0]) == (1, 4, 8)
+
+
+def test_a_model_whose_every_input_is_empty_is_refused():
+    with pytest.raises(ConfigError, match=r"input 'x' has no elements: its shape is \[1, 0, 4\]"):
+        shapes.make_static(parse("g (float[1,0,4] x) => (float[1,0,4] y) { y = Neg(x) }"))

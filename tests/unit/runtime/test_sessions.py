@@ -12,11 +12,12 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
-from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.errors import ConfigError, IntegrityError, ModelRefused, ToolMissing
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.runtime.base import check_names, choose, open_session, run_real, run_stored, sessions_for
 from anynpu.runtime.ort import open_session as open_ort
+from anynpu.runtime.ort import run_named
 from anynpu.runtime.tflm import TflmSession
 from anynpu.tensors import Array, Quantization, TensorSpec, by_name
 
@@ -113,3 +114,19 @@ def test_zeros_around_a_pool_of_negative_numbers_count(tmp_path, as_file):
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
     session = open_ort(str(tmp_path / "net.onnx") if as_file else model.SerializeToString())
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0])
+
+
+def test_a_model_that_only_litert_runs_is_opened_there_unless_a_device_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tflite_micro")
+    nodes = [helper.make_node("Gelu", ["x"], ["y"])]
+    model = net(nodes, {"x": (1, 80)}, outputs=("y",), opset=20)
+    lowered = null_artifact(tmp_path, "tflite-float", to_bytes(lower(model)))
+    assert open_session(lowered).name == "litert"
+    with pytest.raises(ModelRefused, match="Didn't find op for builtin opcode 'GELU'"):
+        open_session(lowered, "tflm")
+
+
+def test_no_names_are_no_tensors():
+    session = open_ort(net([helper.make_node("Neg", ["x"], ["y"])], {"x": (1, 3)}).SerializeToString())
+    assert run_named(session, [], {"x": np.zeros((1, 3), np.float32)}) == {}
+    assert [*run_named(session, ["y"], {"x": np.zeros((1, 3), np.float32)})] == ["y"]

@@ -285,3 +285,10 @@ def test_flipped_bytes_never_escape(tmp_path):
             refused += 1
     assert refused > 100
     assert time.process_time() - start < 300
+
+
+def test_an_output_without_a_shape_gets_the_inferred_one(tmp_path):
+    model = conv_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    shape = onnx_file.read(saved(tmp_path, model)).graph.output[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [1, 4, 8, 8]

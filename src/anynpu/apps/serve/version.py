@@ -20,7 +20,7 @@ from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.memory import give_back
 from anynpu.runtime import trial
 from anynpu.runtime.abilities import EndsJobs, free_axes, placement_of
-from anynpu.runtime.base import Session, choose, open_artifact
+from anynpu.runtime.base import Session, choose, open_artifact, open_session
 from anynpu.runtime.loose import open_loose
 from anynpu.runtime.ort import OrtSession
 from anynpu.runtime.task import Subject, model_of, read_subject
@@ -46,11 +46,10 @@ def open_here(artifact: Artifact, settings: ModelSettings) -> Session:
     if kind is OrtSession:
         alone = settings.most_batch == 1
         session = OrtSession(artifact, threads, spin=False) if alone else open_loose(artifact, threads, wait=False)
-    else:
-        session = kind(artifact)
-    watch(session)
-    opened: Session = session
-    return opened
+        watch(session)
+        opened: Session = session
+        return opened
+    return open_session(artifact, settings.device)
 
 
 def own_threads() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.tflite_file import damage_reported, read_model
-from anynpu.targets.flatbuffer import TfliteTensor, operators
+from anynpu.targets.flatbuffer import TfliteTensor, operators, stored_form
 from anynpu.tensors import Array
 
 ABSENT = -1
@@ -66,7 +66,8 @@ class Graph:
 
 def read_graph(path: Path) -> Graph:
     """Returns the main graph of a .tflite file; a damaged file raises."""
-    main = read_model(path.read_bytes(), str(path)).subgraphs[0]
+    model = read_model(path.read_bytes(), str(path))
+    main = model.subgraphs[0]
     tensors: dict[int, TfliteTensor] = {}
     nodes = []
     with damage_reported(str(path)):
@@ -77,9 +78,10 @@ def read_graph(path: Path) -> Graph:
                     tensors[number] = tensor
             nodes.append(Node(op.index, op.custom_code or op.kind, op.name, reads, makes, op.options, op.macs))
         inputs, outputs = tuple(main.inputs), tuple(main.outputs)
-    unused = sorted(set(inputs + outputs) - set(tensors))
-    if unused:
-        raise IntegrityError(f"{path}: input or output {unused[0]} belongs to no operator")
+        # An input that no operator reads is fed all the same.
+        tensors |= {number: stored_form(model, number) for number in set(inputs) - set(tensors)}
+    if unmade := sorted(set(outputs) - set(tensors)):
+        raise IntegrityError(f"{path}: output {unmade[0]} belongs to no operator")
     return Graph(tuple(nodes), tensors, inputs, outputs)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.operators.movement import joined, sliced
-from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, Reducer, Sub, TopKV2
+from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, Options, Reducer, Sub, TopKV2
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -78,16 +78,17 @@ def _reads_one_number(at: Lowering, node: Node) -> bool:
 
 def picked(at: Lowering, tensors: list[str], numbers: Array, output: str) -> None:
     """Gives the elements with the given numbers of tensors that lie one behind the other; parts in a row are sliced."""
+    at.give(output, at.reshape(_picked(at, tensors, numbers, output), at.shape(output)))
+
+
+def _picked(at: Lowering, tensors: list[str], numbers: Array, output: str) -> str:
+    """Returns them in a row."""
     flat = [at.reshape(tensor, (at.tensors[tensor].size,)) for tensor in tensors]
     whole = joined(at, flat, 0, output)
     chosen = numbers.reshape(-1)
     if np.array_equal(chosen, np.arange(chosen[0], chosen[0] + chosen.size)):
-        result = sliced(at, whole, [int(chosen[0])], [chosen.size], output)
-    else:
-        result = at.emit(
-            "GATHER", (whole, at.store(int32(chosen), f"{output}/numbers")), (chosen.size,), Gather(0), output
-        )
-    at.give(output, at.reshape(result, at.shape(output)))
+        return sliced(at, whole, [int(chosen[0])], [chosen.size], output)
+    return at.emit("GATHER", (whole, at.store(int32(chosen), f"{output}/numbers")), (chosen.size,), Gather(0), output)
 
 
 def _numbered(at: Lowering, name: str) -> Array:
@@ -168,9 +169,18 @@ def _gather_computed(at: Lowering, node: Node) -> None:
     at.give(node.output, at.emit("GATHER", (flat, numbers), shape, Gather(0), node.output, dtype))
 
 
+_REDUCTIONS: dict[str, tuple[str, Options | None, float | None]] = {
+    "add": ("ADD", Add(), 0.0),
+    "mul": ("MUL", Mul(), 1.0),
+    "max": ("MAXIMUM", None, None),
+    "min": ("MINIMUM", None, None),
+}
+"""The operator of each reduction, and what stands where nothing is written; None for the data itself."""
+
+
 @operator("ScatterElements", "ScatterND", "Scatter")
 def scatter(at: Lowering, node: Node) -> None:
-    """GATHER from the data and the updates behind it, where the numbers are constant and each is written once."""
+    """GATHER from the data and the updates behind it, where the numbers are constant; a reduction writes each once."""
     data, updates = node.input(0), node.input(2)
     indices = required(at.constant(node.input(1)), "where it writes")
     numbers, new = _numbered(at, data), _numbered(at, updates) + int(np.prod(at.shape(data)))
@@ -178,12 +188,21 @@ def scatter(at: Lowering, node: Node) -> None:
     if node.op == "ScatterND":
         chosen[tuple(np.moveaxis(indices, -1, 0))] = new
     else:
-        axis = int(node.get("axis", 0)) % at.rank(data)
-        np.put_along_axis(chosen, np.where(indices < 0, indices + numbers.shape[axis], indices), new, axis)
-    if node.get("reduction", "none") != "none":
-        raise Refused(f"reduction {node.get('reduction')}")
+        places = np.indices(indices.shape)
+        places[int(node.get("axis", 0)) % at.rank(data)] = indices
+        chosen[tuple(places)] = new
     tensors = [at.stored(name, plain(at.rank(name))) for name in (data, updates)]
-    picked(at, tensors, chosen, node.output)
+    reduction = node.get("reduction", "none")
+    if reduction == "none":
+        picked(at, tensors, chosen, node.output)
+        return
+    if np.count_nonzero(chosen != numbers) < new.size:
+        raise Refused(f"reduction {reduction} of several updates of one place")
+    kind, options, idle = _REDUCTIONS[reduction]
+    shape, dtype = at.tensors[tensors[0]].shape, at.tensors[tensors[0]].dtype
+    others = tensors[0] if idle is None else at.store(np.full(shape, idle, dtype), f"{node.output}/idle")
+    spread = at.reshape(_picked(at, [others, tensors[1]], chosen, f"{node.output}/updates"), shape)
+    at.give(node.output, at.emit(kind, (tensors[0], spread), shape, options, node.output))
 
 
 @operator("OneHot")

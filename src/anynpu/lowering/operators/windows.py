@@ -11,7 +11,7 @@ import numpy as np
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering
 from anynpu.lowering.options import Padding
-from anynpu.lowering.table import Node
+from anynpu.lowering.table import Node, Refused
 
 Pair = tuple[int, int]
 
@@ -53,6 +53,8 @@ class Window:
 def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     """Returns the window of a convolution or pooling node over an input with one or two spatial axes."""
     rank = len(spatial)
+    if rank > 2:
+        raise Refused(f"a window over {rank} axes")
     strides, dilations = node.integers("strides", [1] * rank), node.integers("dilations", [1] * rank)
     pads = node.integers("pads", [0] * (2 * rank))
     size = _two(spatial, 1)
