@@ -344,8 +344,7 @@ OUTSIDE = (
     "  normalisation takes it from 0.6 to 30.9 dB",
     "- on U55: comparisons and choices (openWakeWord's verifier, the largest few of TopK), the place of the largest",
     "  word (CLIP's text), sines, powers and other functions read from tables (DAC, local response normalisation),",
-    "  tables with more than 1,048,576 words times places or 32,767 words, places counted from a padding word (the",
-    "  family of RoBERTa)",
+    "  tables with more than 1,048,576 words times places or 32,767 words",
 )
 HEAD = (
     "# Reach",
