@@ -141,7 +141,9 @@ class TfLite:
             options = replace(options, tables=tables)
         if options.written_for is None:
             accelerator = str(platform.facts.get("accelerator", "")) if platform.target == "vela" else ""
-            rewritten = accelerator and for_npu(model.main, accelerator) is not None
+            rewritten = accelerator and (
+                for_npu(model.main, accelerator) is not None or _ramps(model.main, accelerator)
+            )
             options = replace(options, written_for=accelerator if rewritten else "")
         return options
 
@@ -238,6 +240,14 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     return None if rewritten is graph else to_bytes(rewritten)
 
 
+def _ramps(path: Path, accelerator: str) -> bool:
+    """Tells whether a float file has functions for which an Ethos-U needs ramps in place of tables."""
+    from anynpu.lowering.functions import ALWAYS
+    from anynpu.targets.vela.constraints import family
+
+    return family(accelerator) != "EthosU85" and any(each.kind in ALWAYS for each in operators(path))
+
+
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     import numpy as np
@@ -273,7 +283,10 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         options = replace(options, wide_tensors=(*options.wide_tensors, *wide))
         real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
         turned = replace(turned, inputs={**turned.inputs, **real})
-    figures = quantize_file(floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed)
+    as_ramps = bool(options.written_for and _ramps(source.main, options.written_for))
+    figures = quantize_file(
+        floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed, as_ramps
+    )
     if floating != source.main:
         floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
