@@ -13,6 +13,7 @@ from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.moves import few_axes, repeated, small_transposes, without_broadcasts
 from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
 from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
+from anynpu.lowering.whole_moves import whole_transposes
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -389,4 +390,5 @@ CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
     _pass(repeated),
     *SMALL_MOVES,
     _SETTLED,
+    _pass(whole_transposes),
 )
