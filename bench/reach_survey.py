@@ -25,9 +25,9 @@ from anynpu.firmware.generator import findings
 from anynpu.graph.simplify import simplify
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.integer_file import quantize_file
-from anynpu.lowering.lookups import settled
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.reals import settled
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING
@@ -82,7 +82,7 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
         result, plan, given, rules = folder / f"{name}.tflite", QuantPlan(), few, NOTHING
         held = from_bytes(source.read_bytes())
         if numbers := [each for each in few if held.tensors[each].dtype != str(few[each].dtype)]:
-            ranges, wide = settled(held, numbers)  # numbers of words are real where an NPU computes their rows
+            ranges, wide = settled(graph, held)  # whole numbers are real where an NPU has no others
             plan, rules = replace(plan, wide_tensors=tuple(wide)), replace(rules, ranges=ranges)
             given = {**few, **{each: few[each].astype(np.float32) for each in numbers}}
         quantize_file(source, Dataset(given, None, "survey"), plan, result, tables=tables, fixed=rules)

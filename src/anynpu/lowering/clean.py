@@ -20,6 +20,7 @@ from anynpu.lowering.moves import (
 )
 from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
 from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
+from anynpu.lowering.whole_moves import whole_transposes
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -398,4 +399,5 @@ CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
     _pass(repeated),
     *SMALL_MOVES,
     _SETTLED,
+    _pass(whole_transposes),
 )

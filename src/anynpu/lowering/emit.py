@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from anynpu.lowering.apply import applied
 from anynpu.lowering.compared import comparable
+from anynpu.lowering.distinct import distinct
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
@@ -28,11 +29,12 @@ def integer_graph(
     tables: bool = False,
     fixed: Fixed = NOTHING,
     origins: Mapping[str, Origin] | None = None,
+    as_ramps: bool = False,
 ) -> tuple[Graph, Quantisation]:
     """Returns the graph of integers of a float one, and its quantisation.
 
-    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. `origins` says where
-    ranges come from that were not measured.
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables; `as_ramps` writes tables
+    as convolutions. `origins` says where ranges come from that were not measured.
     """
     plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
     graph = straightened(graph, ranges)
@@ -49,5 +51,5 @@ def integer_graph(
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces
     quantisation = quantised(graph, ranges, plan, fixed.weights, wide)
-    integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables))
-    return integers, quantisation.described(graph, ranges, origins or {})
+    integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables, as_ramps))
+    return distinct(integers), quantisation.described(graph, ranges, origins or {})

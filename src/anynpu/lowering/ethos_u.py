@@ -110,9 +110,14 @@ def depth_and_space(at: Rewriting, operator: Operator) -> bool:
 def broadcast(at: Rewriting, operator: Operator) -> bool:
     """BROADCAST_TO grows leading axes as a resize of one pixel, others by joining, and where they are long by ones."""
     source, result = operator.inputs[0], operator.outputs[0]
-    if at.tensors[source].dtype != "float32" or at.tensors[source].data is not None:
+    target, dtype = at.shape(result), at.tensors[source].dtype
+    if at.tensors[source].data is not None:
         return False
-    target = at.shape(result)
+    if dtype in ("int32", "bool"):
+        ones = at.store(np.ones(target, dtype), f"{result}/ones")
+        kind, options = ("MUL", Mul()) if dtype == "int32" else ("LOGICAL_AND", None)
+        at.give(operator, at.emit(kind, (source, ones), target, options, f"{result}/repeated"))
+        return True
     shape = [1] * (len(target) - len(at.shape(source))) + list(at.shape(source))
     tensor = at.reshape(source, shape, f"{result}/whole")
     first = next((place for place, size in enumerate(shape) if size != 1), len(shape))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from anynpu.artifact import PassEffect
 from anynpu.errors import ConfigError
 from anynpu.lowering.emit import integer_graph
+from anynpu.lowering.graph import Graph
 from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.read import from_bytes
@@ -32,7 +34,7 @@ from anynpu.quantize.ranges import Progress, Range
 from anynpu.quantize.repairs import rounded
 from anynpu.quantize.sightings import calibrated
 from anynpu.quantize.sketch import Sketch
-from anynpu.records.quantisation import Origin
+from anynpu.records.quantisation import Origin, Quantisation
 from anynpu.runtime.tflite_file import (
     float_operators,
     operator_counts,
@@ -75,14 +77,14 @@ def quantize_file(
     tables: bool = False,
     progress: Progress | None = None,
     fixed: Fixed = NOTHING,
+    as_ramps: bool = False,
 ) -> Figures:
     """Writes the quantised .tflite of a float one, and its quantisation next to it, and returns its figures; `data` is
     in the layout of the file.
 
-    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. What is `fixed` holds.
-    Operators that stay in floating point are named in the figures, and the factors of the channels that were equalised,
-    by the tensor of the float file: inner values of the two files differ by them. `calibration` is what the samples say
-    of their ranges.
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables; `as_ramps` is for NPUs
+    that read none. What is `fixed` holds. The figures name operators that stay in floating point, and the factors of
+    channels that were equalised, by the tensor of the float file. `calibration` is what the samples say of ranges.
     """
     if plan.activations == "uint8":
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
@@ -111,10 +113,11 @@ def quantize_file(
         automatic = integer_graph(form.graph, observed_ranges | dict(brought.ranges), plan, tables, brought)[1]
         plan = stated.planned(plan, {name: each.dtype for name, each in automatic.tensors.items()})
     ranged = time.perf_counter()
+    emitted = partial(integer_graph, ranges=ranges, plan=plan, tables=tables, fixed=fixed, as_ramps=as_ramps)
     if fixed.repaired:
-        form, more = _repaired(form, data, plan, ranges, tables, fixed, first.sketch)
+        form, more = _repaired(form, data, plan, ranges, emitted, first.sketch)
         effects = (*effects, *more)
-    graph, quantisation = integer_graph(form.graph, ranges, plan, tables, fixed, origins)
+    graph, quantisation = emitted(form.graph, origins=origins)
     quantisation = replace(quantisation, equalized=digest_of(form.factors))
     if stated is not None:
         stated.check(quantisation, automatic)
@@ -133,8 +136,7 @@ def _repaired(
     data: Dataset,
     plan: QuantPlan,
     ranges: Mapping[str, Range],
-    tables: bool,
-    fixed: Fixed,
+    emitted: Callable[[Graph], tuple[Graph, Quantisation]],
     seen: Sketch | None,
 ) -> tuple[LoweredForm, tuple[PassEffect, ...]]:
     """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
@@ -144,7 +146,7 @@ def _repaired(
     changed, effects = rounded(form, data, plan, ranges, in_float, exact)
 
     def pieces(chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> IntegerPieces:
-        return IntegerPieces(integer_graph(changed.graph, ranges, plan, tables, fixed)[0], chosen, samples)
+        return IntegerPieces(emitted(changed.graph)[0], chosen, samples)
 
     if exact is None:
         return changed, effects

@@ -92,24 +92,28 @@ def merged(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[
     return sizes, [places.index(number) for number in range(len(runs))]
 
 
+def exchanges(sizes: Sequence[int], order: Sequence[int]) -> list[tuple[int, ...]]:
+    """Returns the moves of one run of axes before another that bring axes into an order: four sizes each, of which the
+    inner two change places."""
+    current, moves = list(range(len(sizes))), list[tuple[int, ...]]()
+    while current != [*order]:
+        first = next(place for place, (a, b) in enumerate(zip(current, order, strict=True)) if a != b)
+        start = current.index(order[first])
+        end = start + 1
+        while end < len(current) and current[end] == order[first + end - start]:
+            end += 1
+        parts = current[:first], current[first:start], current[start:end], current[end:]
+        moves.append(tuple(math.prod(sizes[axis] for axis in part) for part in parts))
+        current = [*parts[0], *parts[2], *parts[1], *parts[3]]
+    return moves
+
+
 def _steps(operator: Operator, order: list[int], tensors: dict[str, Tensor]) -> list[Operator]:
     """Returns the operators that move axes as one TRANSPOSE of many would."""
     source, result = operator.inputs[0], operator.outputs[0]
     sizes, target = merged(tensors[source].shape, order)
-    swaps: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    if len(sizes) <= MOST_AXES:
-        swaps.append((tuple(sizes), tuple(target)))
-    else:
-        current = list(range(len(sizes)))
-        while current != target:
-            first = next(place for place, (a, b) in enumerate(zip(current, target, strict=True)) if a != b)
-            start = current.index(target[first])
-            end = start + 1
-            while end < len(current) and current[end] == target[first + end - start]:
-                end += 1
-            parts = current[:first], current[first:start], current[start:end], current[end:]
-            swaps.append((tuple(math.prod(sizes[axis] for axis in part) for part in parts), (0, 2, 1, 3)))
-            current = [*parts[0], *parts[2], *parts[1], *parts[3]]
+    whole = len(sizes) <= MOST_AXES
+    swaps = [(tuple(sizes), tuple(target))] if whole else [(parts, (0, 2, 1, 3)) for parts in exchanges(sizes, target)]
     operators: list[Operator] = []
     name = source
     for number, (shape, moved) in enumerate(swaps):

@@ -15,6 +15,7 @@ from anynpu.lowering.functions import ALWAYS, ON_MICRO, Function
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
 from anynpu.lowering.net import net_of
 from anynpu.lowering.options import Add, Cast, Gather
+from anynpu.lowering.ramps import ramped
 from anynpu.quantize.functions import leaves, sources
 
 
@@ -40,8 +41,9 @@ def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Grap
     return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
 
 
-def tabled(graph: Graph, everywhere: bool = False) -> Graph:
-    """Returns a graph of integers with tables for the functions that LiteRT lacks, or TFLite-Micro (`everywhere`)."""
+def tabled(graph: Graph, everywhere: bool = False, as_ramps: bool = False) -> Graph:
+    """Returns a graph of integers with tables for the functions that LiteRT lacks, or TFLite-Micro (`everywhere`);
+    `as_ramps` writes them for NPUs that read none."""
     kinds = (ON_MICRO if everywhere else ALWAYS) | {"FUNCTION"}
     tensors, operators = dict(graph.tensors), list[Operator]()
     for operator in graph.operators:
@@ -49,7 +51,7 @@ def tabled(graph: Graph, everywhere: bool = False) -> Graph:
         dtypes = {tensors[name].dtype for name in (*computed, *operator.outputs)}
         small = all(tensors[name].size == 1 for name in operator.inputs if name and tensors[name].data is not None)
         if operator.kind in kinds and dtypes == {"int8"} and len(computed) == 1 and small:
-            operators += _table(operator, computed[0], tensors)
+            operators += _table(operator, computed[0], tensors, as_ramps)
         else:
             operators.append(operator)
     return pruned(operators, tensors, graph.inputs, graph.outputs)
@@ -67,12 +69,15 @@ def _function(operator: Operator, source: str, tensors: dict[str, Tensor]) -> Fu
     return Function((operator,), numbers, source)
 
 
-def _table(operator: Operator, name: str, tensors: dict[str, Tensor]) -> list[Operator]:
+def _table(operator: Operator, name: str, tensors: dict[str, Tensor], as_ramps: bool) -> list[Operator]:
     source, result = tensors[name], tensors[operator.outputs[0]]
     before, after = source.quantization, result.quantization
     assert before is not None and after is not None
     values = _function(operator, name, tensors)(before.dequantize(np.arange(-128, 128)).astype(np.float64))
-    table = Tensor(f"{result.name}/table", (256,), "int8", after.quantize(values, "int8"), after)
+    entries = after.quantize(values, "int8")
+    if as_ramps and (ramps := ramped(source, result, entries, tensors)) is not None:
+        return ramps
+    table = Tensor(f"{result.name}/table", (256,), "int8", entries, after)
     number = Tensor(f"{result.name}/number", source.shape, "int32")
     place = replace(number, name=f"{result.name}/place")
     offset = Tensor(f"{result.name}/offset", (), "int32", np.asarray(128, np.int32))

@@ -141,7 +141,9 @@ class TfLite:
             options = replace(options, tables=tables)
         if options.written_for is None:
             accelerator = str(platform.facts.get("accelerator", "")) if platform.target == "vela" else ""
-            rewritten = accelerator and for_npu(model.main, accelerator) is not None
+            rewritten = accelerator and (
+                for_npu(model.main, accelerator) is not None or _ramps(model.main, accelerator)
+            )
             options = replace(options, written_for=accelerator if rewritten else "")
         return options
 
@@ -222,8 +224,8 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     """Returns a float file in operators that an Ethos-U computes, or None where it has no others."""
     from anynpu.lowering.apart import apart
     from anynpu.lowering.ethos_u import for_ethos_u
-    from anynpu.lowering.lookups import computed_lookups
     from anynpu.lowering.read import from_bytes
+    from anynpu.lowering.reals import in_reals
     from anynpu.lowering.write import to_bytes
     from anynpu.targets.vela.constraints import LONGEST_STEP, family, unresized
 
@@ -232,11 +234,18 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     graph = from_bytes(path.read_bytes())
     foreign = unresized(operators(path), accelerator)
     step = LONGEST_STEP[family(accelerator)]
-    rewritten = for_ethos_u(graph, lambda operator, _: operator.outputs[0] not in foreign, step)
-    if family(accelerator) != "EthosU85":
-        rewritten = computed_lookups(rewritten)
+    rewritten = graph if family(accelerator) == "EthosU85" else in_reals(graph)
+    rewritten = for_ethos_u(rewritten, lambda operator, _: operator.outputs[0] not in foreign, step)
     rewritten = apart(rewritten, family(accelerator))
     return None if rewritten is graph else to_bytes(rewritten)
+
+
+def _ramps(path: Path, accelerator: str) -> bool:
+    """Tells whether a float file has functions for which an Ethos-U needs ramps in place of tables."""
+    from anynpu.lowering.functions import ALWAYS
+    from anynpu.targets.vela.constraints import family
+
+    return family(accelerator) != "EthosU85" and any(each.kind in ALWAYS for each in operators(path))
 
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
@@ -244,8 +253,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     import numpy as np
 
     from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
-    from anynpu.lowering.lookups import settled
     from anynpu.lowering.read import from_bytes
+    from anynpu.lowering.reals import settled
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
     from anynpu.targets.data import dataset
@@ -267,14 +276,17 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         limits = schema.read_as(dict[str, tuple[float, float]], schema.read_json(stored), OWN_RANGES)
         fixed = Fixed({name: Range(*each) for name, each in limits.items()}, origin="file")
         options = replace(options, equalize=False)
-    # Numbers of words are real numbers of 16 bits where the NPU computes their rows.
+    # Whole numbers are real numbers of 16 bits where the NPU has no others.
     if numbers := [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]:
-        ranges, wide = settled(from_bytes(floating.read_bytes()), numbers)
+        ranges, wide = settled(*(from_bytes(path.read_bytes()) for path in (source.main, floating)))
         fixed = replace(fixed, ranges={**fixed.ranges, **ranges})
         options = replace(options, wide_tensors=(*options.wide_tensors, *wide))
         real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
         turned = replace(turned, inputs={**turned.inputs, **real})
-    figures = quantize_file(floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed)
+    as_ramps = bool(options.written_for and _ramps(source.main, options.written_for))
+    figures = quantize_file(
+        floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed, as_ramps
+    )
     if floating != source.main:
         floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step

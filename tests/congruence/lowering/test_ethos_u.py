@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from compiled import compare, compile_model
-from lowered_nets import by_litert, by_onnx, decibels, net, one, samples
+from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, samples
 from onnx import helper
 
 from anynpu.lowering.integer_file import quantize_file
@@ -288,3 +289,44 @@ def test_what_a_memory_held_before_is_no_index(tmp_path):
         twin._fill = held
         found.append(twin.run_batch(inputs)[0])
     assert np.array_equal(*found)
+
+
+def integers_of(function: str, data: np.ndarray, folder: Path, as_ramps: bool) -> Path:
+    """Returns the file of integers of one function, read from a table or as ramps."""
+    floating, result = folder / "float.tflite", folder / f"{as_ramps}.tflite"
+    floating.write_bytes(to_bytes(lower(one(function, data.shape))))
+    quantize_file(floating, Dataset({"x": data}, None, "test"), QuantPlan(), result, as_ramps=as_ramps)
+    return result
+
+
+@pytest.mark.parametrize("function", ["Sin", "Floor", "Sign"])
+@pytest.mark.parametrize(("size", "away"), [(256, 0), (40000, 1)])
+def test_a_table_is_a_sum_of_ramps(function, size, away, tmp_path):
+    """Of all 256 integers; where it would have too many values the ramps are longer and one integer off at most."""
+    numbers = np.resize(np.linspace(-3, 3, 256), size).astype(np.float32).reshape(1, 8, size // 8)
+    plain, ramps = (integers_of(function, numbers, tmp_path, as_ramps).read_bytes() for as_ramps in (False, True))
+    kinds = {operator.kind for operator in from_bytes(ramps).operators}
+    assert kinds == {"RESHAPE", "CONV_2D"} and "GATHER" in {each.kind for each in from_bytes(plain).operators}
+    wanted, data = by_litert(plain, {"x": numbers}), {"x": numbers}
+    step = interpreter(plain).get_output_details()[0]["quantization"][0]
+    for run in (by_litert, by_tflm):
+        assert np.abs(run(ramps, data) - wanted).max() <= (away + 0.01) * step
+
+
+def test_ramps_are_computed_by_the_npu(tmp_path):
+    numbers = np.linspace(-3, 3, 288, dtype=np.float32).reshape(1, 12, 24)
+    assert compare(integers_of("Cos", numbers, tmp_path, True), "ethos-u55-256", tmp_path, count=4).differing == 0
+
+
+def test_layers_with_the_same_weights_keep_their_biases(tmp_path):
+    """Vela stores equal weights once, with the biases of the first layer."""
+    weights = RNG.normal(0, 0.4, (6, 6, 1, 1)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w", f"b{number}"], [f"c{number}"]) for number in range(3)]
+    nodes += [helper.make_node("Concat", ["c0", "c1", "c2"], ["y"], axis=1)]
+    biases = {f"b{number}": np.full(6, 0.2 * number - 0.1, np.float32) for number in range(3)}
+    model = net(nodes, {"x": IMAGE}, {"w": weights, **biases})
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(to_bytes(lower(model)))
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(equalize=False), result)
+    for chip in ("ethos-u55-256", "ethos-u85-256"):
+        assert compare(result, chip, tmp_path, count=4).differing == 0

@@ -16,8 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from test_float import f, own
 
 from anynpu.lowering.integer_file import quantize_file
-from anynpu.lowering.lookups import AT_ONCE, MOST_COMPARED, computed_lookups, settled
+from anynpu.lowering.lookups import AT_ONCE, MOST_COMPARED
 from anynpu.lowering.lower import lower
+from anynpu.lowering.reals import in_reals, settled
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING
@@ -103,7 +104,7 @@ def test_a_large_table_stays_a_look_up(words, stays):
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64, 2])]
     graph = helper.make_graph([helper.make_node("Gather", ["table", "ids"], ["y"])], "net", inputs, outputs, stored)
     lowered = lower(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
-    assert (computed_lookups(lowered) is lowered) == stays
+    assert (in_reals(lowered) is lowered) == stays
 
 
 def test_a_table_of_many_words_is_read_in_parts(tmp_path):
@@ -114,7 +115,7 @@ def test_a_table_of_many_words_is_read_in_parts(tmp_path):
     nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
     graph = helper.make_graph(nodes, "net", inputs, outputs, [numpy_helper.from_array(table, "table")])
     lowered = lower(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
-    rewritten = computed_lookups(lowered)
+    rewritten = in_reals(lowered)
     assert {operator.kind for operator in rewritten.operators} <= {*vela_table("EthosU55")}
     assert rewritten.counts()["MUL"] == 4
     ids = np.random.default_rng(3).integers(0, words, (8, 32))
@@ -123,7 +124,7 @@ def test_a_table_of_many_words_is_read_in_parts(tmp_path):
     data = {"ids": ids.astype(np.float32)}
     truth = table[ids][:, np.newaxis]
     assert decibels(truth, by_litert(floating.read_bytes(), data)) > 90
-    ranges, wide = settled(rewritten, ["ids"])
+    ranges, wide = settled(lowered, rewritten)
     plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
     quantize_file(floating, Dataset(data, None, "test"), plan, result, fixed=fixed)
     assert decibels(truth, by_litert(result.read_bytes(), data)) > 35
@@ -184,6 +185,76 @@ def test_positions_are_counted_and_looked_up_exactly(settings):
     found = made.get_tensor(made.get_output_details()[0]["index"])
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"ids": ids})
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+KINDS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+
+
+def positions() -> onnx.ModelProto:
+    """Returns a net that counts words from the padding word as RoBERTa does, and asks each kind of question of them."""
+    nodes = [
+        helper.make_node("Equal", ["ids", "padding"], ["e"]),
+        helper.make_node("Not", ["e"], ["n"]),
+        helper.make_node("Cast", ["n"], ["m"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["m", "axis"], ["c"]),
+        helper.make_node("Mul", ["c", "m"], ["d"]),
+        helper.make_node("Add", ["d", "padding"], ["p"]),
+        helper.make_node("Gather", ["places", "p"], ["a"]),
+        helper.make_node("Gather", ["words", "ids"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["h"]),
+        *(helper.make_node(kind, ["ids", "five"], [kind]) for kind in KINDS),
+        helper.make_node("Or", ["Less", "Greater"], ["o"]),
+        helper.make_node("And", ["GreaterOrEqual", "n"], ["g"]),
+        helper.make_node("Xor", ["LessOrEqual", "g"], ["x"]),
+        helper.make_node("Where", ["x", "high", "low"], ["v"]),
+        helper.make_node("Where", ["o", "high", "low"], ["w"]),
+        helper.make_node("Add", ["v", "w"], ["s"]),
+        helper.make_node("Unsqueeze", ["s", "last"], ["k"]),
+        helper.make_node("Mul", ["h", "k"], ["y"]),
+    ]
+    constants = {
+        "padding": np.int64(1), "axis": np.int64(1), "five": np.int64(5), "last": np.asarray([2]),
+        "places": own(14, 4), "words": own(9, 4), "high": np.float32(0.75), "low": np.float32(-0.5),
+    }  # fmt: skip
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 12])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 12, 4])]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_questions_about_words_are_real_numbers_where_an_npu_has_no_others(tmp_path):
+    model = positions()
+    lowered = lower(model)
+    rewritten = in_reals(lowered)
+    assert {operator.kind for operator in rewritten.operators} <= {*vela_table("EthosU55")}
+    rng = np.random.default_rng(7)
+    seen, unseen = rng.integers(0, 9, (400, 12)), rng.integers(0, 9, (32, 12))
+    unseen[0], unseen[1] = 1, 8  # padding alone, and none of it
+    floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
+    floating.write_bytes(to_bytes(rewritten))
+    ranges, wide = settled(lowered, rewritten)
+    plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
+    data = {"ids": seen.astype(np.float32)}
+    quantize_file(floating, Dataset(data, None, "test"), plan, result, fixed=fixed)
+    truth, words = by_onnx(model, {"ids": unseen}), {"ids": unseen.astype(np.float32)}
+    assert decibels(truth, by_litert(floating.read_bytes(), words)) > 90
+    for run in (by_litert, by_tflm):
+        found = run(result.read_bytes(), words)
+        assert np.abs(found - truth).max() < 0.05  # a wrong answer or a wrong place is off by far more
+
+
+def test_numbers_beyond_16_bits_stay_whole():
+    nodes = [
+        helper.make_node("Mul", ["ids", "ids"], ["s"]),
+        helper.make_node("Greater", ["s", "c"], ["g"]),
+        helper.make_node("Cast", ["g"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = net(nodes, {"ids": (1, 4)}, {"c": np.asarray(40000)})
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    del model.graph.value_info[:]
+    lowered = lower(onnx.shape_inference.infer_shapes(model))
+    assert in_reals(lowered) is lowered
 
 
 def test_types_of_tokens_that_are_stored_are_no_lookup():

@@ -267,6 +267,17 @@ def window_of_every_other_row(d: Drawer) -> None:
     d.operator("CONV_2D", [rows.number, weights, bias], [out.number], "Conv2DOptions", **options)
 
 
+def the_same_weights_twice(d: Drawer) -> None:
+    """Two convolutions whose weights and scales are equal, and whose biases are not."""
+    made, stored = d.input((1, 4, 5, 2), "int8", 0.05, 0), d.rng.integers(-127, 127, (2, 1, 1, 2))
+    for values in ([100, 200], [5000, -7000]):
+        weights, bias = d.tensor((2, 1, 1, 2), "int8", 0.01, 0, stored), d.tensor((2,), "int32", 0.0005, 0, values)
+        out = d.new(made.shape, "int8", 0.05, 0)
+        options = {"strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+        d.operator("CONV_2D", [made.number, weights, bias], [out.number], "Conv2DOptions", **options)
+        made = out
+
+
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
     *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
@@ -315,6 +326,9 @@ DEFECTS = [
     (transposed_and_joined, "ethos-u85-128"),
     (window_of_every_other_row, "ethos-u55-256"),
     (window_of_every_other_row, "ethos-u85-256"),
+    (the_same_weights_twice, "ethos-u55-256"),
+    (the_same_weights_twice, "ethos-u65-256"),
+    (the_same_weights_twice, "ethos-u85-256"),
 ]
 
 

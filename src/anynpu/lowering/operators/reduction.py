@@ -46,8 +46,10 @@ def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) 
 
 def summed(at: Lowering, tensor: str, places: list[int], stem: str) -> str:
     """Returns the sum over stored axes as the mean times their size: LiteRT's SUM of quantised values rescales none."""
-    if at.tensors[tensor].dtype == "int32":
-        return reduced(at, "SUM", tensor, places, stem)
+    if at.tensors[tensor].dtype == "int32":  # TFLite-Micro sums no whole numbers along an axis
+        for place in places:
+            tensor = in_halves(at, "ADD", tensor, place, stem)
+        return tensor
     mean = reduced(at, "MEAN", tensor, places, stem)
     count = math.prod(at.tensors[tensor].shape[place] for place in places)
     return at.emit("MUL", (mean, at.value("count", count)), at.tensors[mean].shape, Mul(), stem)
@@ -67,8 +69,10 @@ def reduced_axes(at: Lowering, node: Node) -> list[int]:
     return sorted({axis % rank for axis in axes})
 
 
-def multiplied(at: Lowering, tensor: str, place: int, stem: str) -> str:
-    """Returns the product along a stored axis, which stays with size one: halves by each other, until one is left."""
+def in_halves(at: Lowering, kind: str, tensor: str, place: int, stem: str) -> str:
+    """Returns the sum (ADD) or product (MUL) along a stored axis, which stays with size one: that of both halves,
+    until one is left."""
+    options = Mul() if kind == "MUL" else Add()
     odd: list[str] = []
     while (size := at.tensors[tensor].shape[place]) > 1:
         half = size // 2
@@ -80,9 +84,9 @@ def multiplied(at: Lowering, tensor: str, place: int, stem: str) -> str:
         if size % 2:
             odd.append(part(2 * half, 1))
         halves = part(0, half), part(half, half)
-        tensor = at.emit("MUL", halves, at.tensors[halves[0]].shape, Mul(), stem)
+        tensor = at.emit(kind, halves, at.tensors[halves[0]].shape, options, stem)
     for each in odd:
-        tensor = at.emit("MUL", (tensor, each), at.tensors[each].shape, Mul(), stem)
+        tensor = at.emit(kind, (tensor, each), at.tensors[each].shape, options, stem)
     return tensor
 
 
@@ -93,7 +97,7 @@ def product(at: Lowering, node: Node) -> None:
     axes, over = at.axes(name), reduced_axes(at, node)
     tensor = at.stored(name, axes)
     for axis in over:
-        tensor = multiplied(at, tensor, axes.index(axis), node.output)
+        tensor = in_halves(at, "MUL", tensor, axes.index(axis), node.output)
     give_reduced(at, node.output, tensor, axes, over, bool(node.get("keepdims", 1)))
 
 
