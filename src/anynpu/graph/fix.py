@@ -17,6 +17,8 @@ from anynpu.graph.training import RANDOM
 
 # What depends on the shape of a tensor alone.
 _BY_SHAPE = frozenset(("Shape", "Size"))
+PICTURES = 4
+"""The axes of a batch of pictures: one that is not of one picture is stated anew, not taken for a sample."""
 _TRUTHS = {"true": "1", "false": "0"}
 
 
@@ -84,11 +86,14 @@ def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns the model with an axis of one in front of inputs that have none for samples, and what to know of it.
 
     Where some input begins with a batch of one, another that begins otherwise (a recurrent state, a number) is not
-    batched; a sample of it is then the whole of it. A result that is a number gets an axis of one.
+    batched; a sample of it is then the whole of it. Where none does (a sequence before its batch, rows of a graph, a
+    picture by itself), a sample is all of them, unless they look like a batch of pictures. A result that is a number
+    gets an axis of one.
     """
     inputs = inputs_of(model)
     bare = {value.name for value in inputs if shape_of(value)[:1] != (1,)}
-    bare = bare if len(bare) < len(inputs) else set()
+    pictures = len(bare) == len(inputs) and any(len(shape_of(value)) == PICTURES for value in inputs)
+    bare = set() if pictures else bare
     numbers = {v.name for v in model.graph.output if v.type.tensor_type.HasField("shape") and not shape_of(v)}
     if not bare and not numbers:
         return model, ()

@@ -56,6 +56,8 @@ def read(path: Path) -> ModelProto:
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
             _check_tensor(f"{path}: tensor '{name}'", tensor)
+        for graph in _graphs(model.graph):
+            graph.name = graph.name or "graph"  # ONNX Runtime takes a graph without a name, the checker does not
         onnx.checker.check_model(model)
         names = {name for node in model.graph.node for name in node.output}
         names |= {value.name for value in model.graph.input} | initializer_names(model.graph)
