@@ -11,13 +11,14 @@ from onnx import ModelProto, numpy_helper
 
 from anynpu import schema
 from anynpu.errors import ConfigError
-from anynpu.graph.fold import inner_graphs, names_read, static_shapes
-from anynpu.graph.opset import STANDARD
+from anynpu.graph.fold import inner_graphs, names_read
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 from anynpu.graph.training import RANDOM
 
 # What depends on the shape of a tensor alone.
 _BY_SHAPE = frozenset(("Shape", "Size"))
+PICTURES = 4
+"""The axes of a batch of pictures: one that is not of one picture is stated anew, not taken for a sample."""
 _TRUTHS = {"true": "1", "false": "0"}
 
 
@@ -84,12 +85,15 @@ def without_constant_outputs(model: ModelProto) -> tuple[ModelProto, tuple[str, 
 def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns the model with an axis of one in front of inputs that have none for samples, and what to know of it.
 
-    Where the batch is known to be one, an input that begins otherwise (a recurrent state, a number) is not batched; a
-    sample of it is then the whole of it. A result that is a number gets an axis of one.
+    Where some input begins with a batch of one, another that begins otherwise (a recurrent state, a number) is not
+    batched; a sample of it is then the whole of it. Where none does (a sequence before its batch, rows of a graph, a
+    picture by itself), a sample is all of them, unless they look like a batch of pictures. A result that is a number
+    gets an axis of one.
     """
     inputs = inputs_of(model)
     bare = {value.name for value in inputs if shape_of(value)[:1] != (1,)}
-    bare = bare if len(bare) < len(inputs) or _batch_is_one(model) else set()
+    pictures = len(bare) == len(inputs) and any(len(shape_of(value)) == PICTURES for value in inputs)
+    bare = set() if pictures else bare
     numbers = {v.name for v in model.graph.output if v.type.tensor_type.HasField("shape") and not shape_of(v)}
     if not bare and not numbers:
         return model, ()
@@ -116,19 +120,6 @@ def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
         wide = [1, *shape]
         notes.append(f"input {value.name} {shape} is taken as {wide}: its first axis is not one of samples")
     return result, tuple(notes)
-
-
-def _batch_is_one(model: ModelProto) -> bool:
-    """Tells whether a batch of one shows elsewhere than at the front of inputs: a recurrent operator names the axis of
-    its batch, and inputs of one axis or none have no place for another.
-    """
-    shapes = static_shapes(model.graph)
-    for node in model.graph.node:
-        if node.op_type in ("LSTM", "GRU", "RNN") and node.domain in STANDARD:
-            batch_first = any(item.name == "layout" and item.i for item in node.attribute)
-            if shapes.get(node.input[0], ())[0 if batch_first else 1 :][:1] == (1,):
-                return True
-    return all(len(shape_of(value)) < 2 for value in inputs_of(model))
 
 
 def _reread(node: onnx.NodeProto, name: str, new: str) -> None:

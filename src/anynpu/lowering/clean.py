@@ -19,7 +19,7 @@ from anynpu.lowering.moves import (
     without_reshapes_between,
 )
 from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
-from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
+from anynpu.lowering.squares import later_broadcasts, means_for_sums, roots_of_squares, variances
 from anynpu.lowering.whole_moves import whole_transposes
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
@@ -393,6 +393,7 @@ _SETTLED = Repeated(
 SMALL_MOVES: tuple[Pass[Graph], ...] = (_pass(small_transposes), _pass(few_axes))
 """Moves of many axes as several of few, which is what kernels have."""
 CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
+    _pass(means_for_sums),
     _pass(numbers_with_axes),
     _SETTLED,
     _pass(roots_of_squares),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ _ELEMENTWISE = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQRT", "RSQRT
 _INSIDE = ("ADD", "MEAN", "MUL", "RESHAPE", "CONCATENATION", "MAXIMUM")
 # A root of zero must not be zero times infinity.
 _TINY = 1e-12
+# The inverse of a number, rounded, times the number.
+_SAME = 1e-6
 
 
 def later_broadcasts(graph: Graph) -> Graph:
@@ -114,6 +117,46 @@ def _mean(name: str, graph: Graph, makers: dict[str, Operator]) -> Operator | No
         else:
             return None
     return None
+
+
+def means_for_sums(graph: Graph) -> Graph:
+    """A SUM of real numbers over stored axes is a MEAN times their number: a sum of quantised values rescales none."""
+    tensors, operators, readers = dict(graph.tensors), list[Operator](), graph.readers()
+    scaled: dict[str, float] = {}
+    for operator in graph.operators:
+        source = tensors[operator.inputs[0]]
+        axes = graph.constant(operator.inputs[1]) if operator.kind == "SUM" else None
+        if operator.outputs[0] in scaled:  # a product that takes the number of a sum in front of it
+            factor, number = f"{operator.outputs[0]}/factor", scaled[operator.outputs[0]]
+            tensors[factor] = Tensor(factor, (), "float32", np.asarray(number, np.float32))
+            computed = next(name for name in operator.inputs if graph.constant(name) is None)
+            operator = replace(operator, inputs=(computed, factor))
+        if axes is None or source.dtype != "float32":
+            operators.append(operator)
+            continue
+        result = operator.outputs[0]
+        count = math.prod(source.shape[place] for place in {int(axis) % len(source.shape) for axis in axes.reshape(-1)})
+        users = readers.get(result, [])
+        stored = _number(users[0], graph) if len(users) == 1 and result not in graph.outputs else None
+        if stored is not None:  # a mean that was written as a sum and a product
+            whole = stored * count
+            scaled[users[0].outputs[0]] = 1.0 if abs(whole - 1) < _SAME else whole
+            operators.append(replace(operator, kind="MEAN"))
+            continue
+        mean, times = f"{result}/mean", f"{result}/count"
+        tensors[times] = Tensor(times, (), "float32", np.asarray(count, np.float32))
+        tensors[mean] = replace(tensors[result], name=mean)
+        operators.append(replace(operator, kind="MEAN", outputs=(mean,)))
+        operators.append(Operator("MUL", (mean, times), operator.outputs, Mul()))
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
+
+
+def _number(operator: Operator, graph: Graph) -> float | None:
+    """Returns the one stored number that an operator multiplies a tensor by, None where it does something else."""
+    stored = [array for name in operator.inputs if (array := graph.constant(name)) is not None]
+    if operator.kind != "MUL" or len(stored) != 1 or stored[0].size != 1 or stored[0].dtype != np.float32:
+        return None
+    return float(stored[0].reshape(-1)[0])
 
 
 def roots_of_squares(graph: Graph) -> Graph:

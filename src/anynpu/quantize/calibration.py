@@ -189,6 +189,9 @@ def _shape_hint(spec: TensorSpec, array: Array) -> str:
     if sorted(sample) == sorted(got) and len(sample) > 1:
         layout = f"the input is {spec.layout}" if spec.layout else "NHWC against NCHW?"
         return f"the axes seem to be in another order ({layout}): transpose the data"
+    if len(sample) > 1 and array.shape[1:] == sample[1:]:
+        state = f"--shape {spec.name}={','.join(map(str, (1, *sample[1:])))}"
+        return f"if the {sample[0]} in front are samples, export the model with a batch of one or give {state}"
     return ""
 
 

@@ -56,6 +56,8 @@ def read(path: Path) -> ModelProto:
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
             _check_tensor(f"{path}: tensor '{name}'", tensor)
+        for graph in _graphs(model.graph):
+            graph.name = graph.name or "graph"  # ONNX Runtime takes a graph without a name, the checker does not
         if any(_is_shapeless(value) for value in model.graph.output):  # ONNX Runtime needs none, the checker does
             model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model)

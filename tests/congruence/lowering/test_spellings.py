@@ -7,8 +7,9 @@ import pytest
 from tflite_builder import Builder, schema
 
 from anynpu.errors import Unsupported
-from anynpu.lowering.clean import numbers_with_axes
+from anynpu.lowering.clean import numbers_with_axes, without_idle
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.squares import means_for_sums
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.tflite_given import read_given
 from anynpu.runtime.litert import open_interpreter
@@ -232,3 +233,24 @@ def test_numbers_that_are_computed_have_an_axis(tmp_path):
     x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
     [ours], [theirs] = executed(to_bytes(graph), x), executed(content, x)
     assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("factor", "kinds"), [(1 / 6, ["MEAN"]), (0.5, ["MEAN", "MUL"]), (None, ["MEAN", "MUL", "TANH"])]
+)
+def test_a_sum_is_a_mean_times_a_number_which_a_product_behind_it_takes(tmp_path, factor, kinds):
+    b = Builder()
+    x = b.tensor("x", (1, 2, 3, 4), "float32", scale=None)
+    b.inputs = [x]
+    total = b.tensor("total", (1, 1, 1, 4), "float32", scale=None)
+    b.operator("SUM", [x, b.constant("axes", [1, -2])], [total], options="ReducerOptions", keepDims=True)
+    if factor is None:
+        y = b.unary("TANH", total, "y", (1, 1, 1, 4), "float32")
+    else:
+        y = b.binary("MUL", total, b.constant("factor", [factor], "float32"), "y", (1, 1, 1, 4), "float32")
+    content = b.write(tmp_path / "m.tflite", [y]).read_bytes()
+    graph = means_for_sums(from_bytes(content))
+    assert [operator.kind for operator in without_idle(graph).operators] == kinds
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    [ours], [theirs] = executed(to_bytes(graph), x), executed(content, x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)

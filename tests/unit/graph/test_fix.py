@@ -245,9 +245,22 @@ def test_a_state_gets_an_axis_for_samples():
     assert notes == ("input state [2, 1, 3] is taken as [1, 2, 1, 3]: its first axis is not one of samples",)
 
 
-def test_a_net_whose_every_input_has_a_batch_stays_as_it_is():
+@pytest.mark.parametrize("shape", [(7, 1, 5), (9, 3), (3, 12, 12), (16,)])
+def test_a_sequence_before_its_batch_or_a_picture_by_itself_is_one_sample(shape):
+    nodes = [helper.make_node("Sub", ["x", "z"], ["y"])]
+    net = model(nodes, [value("x", FLOAT, shape), value("z", FLOAT, shape)], [value("y", FLOAT, shape)])
+    wide, notes = with_sample_axis(net)
+    x, z = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    np.testing.assert_array_equal(run(wide, {"x": x[None], "z": z[None]})[0], x - z)
+    assert (
+        notes[0] == (f"input x {list(shape)} is taken as {[1, *shape]}: its first axis is not one of samples")
+        and len(notes) == 2
+    )
+
+
+def test_a_batch_of_pictures_stays_as_it_is():
     nodes = [helper.make_node("Add", ["x", "z"], ["y"])]
-    net = model(nodes, [value("x", FLOAT, [8, 4]), value("z", FLOAT, [8, 4])], [value("y", FLOAT, [8, 4])])
+    net = model(nodes, [value("x", FLOAT, [8, 3, 4, 4]), value("z", FLOAT, [8])], [value("y", FLOAT, [8, 3, 4, 8])])
     assert with_sample_axis(net) == (net, ())
 
 

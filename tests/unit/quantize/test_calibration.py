@@ -142,6 +142,13 @@ def test_request_errors(tmp_path):
         load_data(save(tmp_path / "x.npy", np.ones((1, 5))), [FLAT, IDS])
 
 
+def test_samples_for_a_net_with_a_batch_of_its_own_say_what_to_state(tmp_path):
+    rows = save(tmp_path / "x.npy", np.ones((64, 5)))
+    with pytest.raises(ConfigError, match=r"needs shape \[N, 8, 5\], got \[64, 5\]") as error:
+        load_data(rows, [TensorSpec("x", (1, 8, 5))])
+    assert "--shape x=1,5" in error.value.hint
+
+
 def test_random_is_marked_and_repeatable():
     first, again, other = (load_data(s, [FLAT, IDS]) for s in ("random:8:1", "random:8:1", "random:8:2"))
     assert first.random and first.count == 8

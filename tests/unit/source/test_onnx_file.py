@@ -10,6 +10,7 @@ import zipfile
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -45,6 +46,15 @@ def saved(tmp_path, model):
 def test_reads_a_good_file(tmp_path):
     model = conv_model()
     assert onnx_file.read(saved(tmp_path, model)).SerializeToString() == model.SerializeToString()
+
+
+def test_a_graph_without_a_name_gets_one(tmp_path):
+    model = conv_model()
+    model.graph.ClearField("name")
+    path = saved(tmp_path, model)
+    onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # it runs there
+    read = onnx_file.read(path)
+    assert read.graph.name and read.graph.node == model.graph.node
 
 
 def test_missing_file_names_the_others(tmp_path):
