@@ -76,7 +76,8 @@ class _Layers:
         return self.model
 
 
-def _normalisations(model: ModelProto) -> tuple[ModelProto, int]:
+def with_folded_norms(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with batch normalisations in the layers before them, and how many."""
     at, folded = _Layers(model), list[NodeProto]()
     for norm in at.graph.node:
         before = at.before(norm) if norm.op_type == "BatchNormalization" else None
@@ -90,7 +91,8 @@ def _normalisations(model: ModelProto) -> tuple[ModelProto, int]:
     return at.without(folded), len(folded)
 
 
-def _constants(model: ModelProto) -> tuple[ModelProto, int]:
+def with_folded_constants(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with factors and offsets of channels in the layers before them, and how many."""
     at, folded = _Layers(model), list[NodeProto]()
     for node in at.graph.node:
         if node.op_type not in _BY_CONSTANTS or sum(name in at.stored for name in node.input) != 1:
@@ -138,7 +140,8 @@ def _output_axis(layer: NodeProto, rank: int) -> int | None:
     return (0 if attribute(layer, "transB", 0) else 1) if layer.op_type == "Gemm" and plain else None
 
 
-def _products(model: ModelProto) -> tuple[ModelProto, int]:
+def with_dense_layers(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with products and biases as layers, and how many."""
     at, written = _Layers(model), dict[int, list[NodeProto]]()
     for node in at.graph.node:
         place = int(node.input[0] in at.stored) if node.op_type == "Add" else 0
@@ -183,15 +186,15 @@ def _has(*kinds: str) -> Callable[[ModelProto], str]:
 BATCH_NORM = Pass(
     "batch-norm",
     "a batch normalisation is folded into the layer before it",
-    _normalisations,
+    with_folded_norms,
     requires=_has("BatchNormalization"),
 )
 DENSE = Pass(
-    "dense", "a product with constants and the bias behind it are one layer", _products, requires=_has("MatMul")
+    "dense", "a product with constants and the bias behind it are one layer", with_dense_layers, requires=_has("MatMul")
 )
 CONSTANTS = Pass(
     "layer-constants",
     "factors and offsets of channels are folded into the layer before them",
-    _constants,
+    with_folded_constants,
     requires=_has(*_BY_CONSTANTS),
 )

@@ -11,9 +11,8 @@ from onnx import ModelProto, numpy_helper
 
 from anynpu import schema
 from anynpu.errors import ConfigError
-from anynpu.graph.fold import inner_graphs, names_read
+from anynpu.graph.fold import RANDOM, inner_graphs, names_read
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
-from anynpu.graph.training import RANDOM
 
 # What depends on the shape of a tensor alone.
 _BY_SHAPE = frozenset(("Shape", "Size"))

@@ -122,7 +122,8 @@ def _without(model: ModelProto, heirs: Mapping[str, str], renamed: Mapping[str, 
     return with_nodes(model, nodes)
 
 
-def _without_idle(model: ModelProto) -> tuple[ModelProto, int]:
+def without_idle(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model without nodes that change nothing, and how many there were."""
     known, fixed = Known.of(model), _untouchable(model)
     results, computed = {value.name for value in model.graph.output}, set[str]()
     heirs, renamed = dict[str, str](), dict[str, str]()
@@ -138,7 +139,8 @@ def _without_idle(model: ModelProto) -> tuple[ModelProto, int]:
     return (_without(model, heirs, renamed), len(heirs)) if heirs else (model, 0)
 
 
-def _without_twins(model: ModelProto) -> tuple[ModelProto, int]:
+def without_twins(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with one of nodes that compute the same, and how many others there were."""
     fixed, contents, same = _untouchable(model), dict[tuple[object, ...], str](), dict[str, str]()
     for tensor in model.graph.initializer:  # equal constants stay apart, but what reads them may be equal
         if math.prod(tensor.dims) <= _SMALL:
@@ -157,7 +159,8 @@ def _without_twins(model: ModelProto) -> tuple[ModelProto, int]:
     return (_without(model, heirs), len(heirs)) if heirs else (model, 0)
 
 
-def _joined(model: ModelProto) -> tuple[ModelProto, int]:
+def joined(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model in which moves in a row are one, and how many there were."""
     known, constants = Known.of(model), dict[str, Array]()
     nodes = [copied(node) for node in model.graph.node]
     makers = {name: node for node in nodes for name in node.output}
@@ -209,6 +212,6 @@ def _cut(node: NodeProto, known: Known, rank: int) -> tuple[Array, Array, Array,
     return begins, ends, axes, rest[1] if len(rest) > 1 else np.ones_like(begins)
 
 
-IDLE = Pass("idle", "nodes that change neither values nor shapes go", _without_idle)
-TWINS = Pass("twins", "of nodes that compute the same one stays", _without_twins)
-JOINED = Pass("joined", "a Reshape, Transpose or Slice behind another does what that does too", _joined)
+IDLE = Pass("idle", "nodes that change neither values nor shapes go", without_idle)
+TWINS = Pass("twins", "of nodes that compute the same one stays", without_twins)
+JOINED = Pass("joined", "a Reshape, Transpose or Slice behind another does what that does too", joined)

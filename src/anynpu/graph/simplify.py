@@ -35,18 +35,20 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
     return simpler, tuple(effect for effect in effects if effect.changed or effect.dropped)
 
 
-def _folded(model: ModelProto) -> tuple[ModelProto, int]:
+def folded(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with everything computed that constants and known shapes tell, and in how many rounds."""
     rounds = 0
     for _ in range(_ROUNDS):
         # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
-        folded = fold_constants(infer(model, strict=False))
-        if same_nodes(folded, model):
-            return folded, max(rounds, 1)  # shapes are inferred, at least
-        model, rounds = folded, rounds + 1
+        result = fold_constants(infer(model, strict=False))
+        if same_nodes(result, model):
+            return result, max(rounds, 1)  # shapes are inferred, at least
+        model, rounds = result, rounds + 1
     return model, rounds
 
 
-def _inlined(model: ModelProto) -> tuple[ModelProto, int]:
+def inlined(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model without functions of its own, and whether it had any."""
     import onnx_ir
     from onnx_ir.passes import Sequential, common
 
@@ -59,7 +61,8 @@ def _inlined(model: ModelProto) -> tuple[ModelProto, int]:
         return onnx_ir.to_proto(result.model), int(result.modified)
 
 
-def _without_unused(model: ModelProto) -> tuple[ModelProto, int]:
+def without_unused(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model without nodes and constants that no result needs, and how many there were."""
     read, kept = {value.name for value in model.graph.output}, list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
         if read & set(node.output):
@@ -74,7 +77,8 @@ def _is_endless(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in kinds and bool(np.isinf(numpy_helper.to_array(tensor)).any())
 
 
-def _without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
+def without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with the largest numbers for infinite constants, and how many constants had one."""
     result, changed = copied(model), 0
     for tensor in result.graph.initializer:
         if _is_endless(tensor):
@@ -84,7 +88,8 @@ def _without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
     return result, changed
 
 
-def _without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
+def without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model with concatenations of pieces that have elements, and how many had others."""
     empty = {name for name, shape in static_shapes(model.graph).items() if 0 in shape}
     if not any(node.op_type == "Concat" and empty & set(node.input) for node in model.graph.node):
         return model, 0
@@ -99,23 +104,23 @@ def _without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
 
 
 SIMPLIFYING: passes.Plan[ModelProto] = (
-    Pass("fold", "what depends on constants and known shapes alone is computed", _folded),
     Pass(
         "functions",
         "functions of the model are written out",
-        _inlined,
+        inlined,
         requires=lambda model: "" if len(model.functions) or len(model.opset_import) > 1 else "it has none",
     ),
-    Pass("empty-pieces", "pieces without elements leave the concatenations that read them", _without_empty_pieces),
+    Pass("fold", "what depends on constants and known shapes alone is computed", folded),
+    Pass("empty-pieces", "pieces without elements leave the concatenations that read them", without_empty_pieces),
     DENSE,
     Repeated((IDLE, JOINED, TWINS)),
     BATCH_NORM,
     CONSTANTS,
-    Pass("unused", "nodes and constants that no result needs go", _without_unused),
+    Pass("unused", "nodes and constants that no result needs go", without_unused),
     Pass(
         "finite-masks",
         "infinite constants, which have no range, become the largest numbers",
-        _without_infinities,
+        without_infinities,
         requires=lambda model: "" if any(map(_is_endless, model.graph.initializer)) else "its constants are finite",
     ),
 )

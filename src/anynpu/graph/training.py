@@ -12,11 +12,10 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from anynpu.errors import Finding, Unsupported
-from anynpu.graph.fold import constant_value, inner_graphs, names_read
+from anynpu.graph.fold import RANDOM, constant_value, inner_graphs, names_read
 from anynpu.graph.run import Session, random_feeds
 from anynpu.tensors import Array
 
-RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 FUSED_DROPOUT = ("BiasDropout", "BitmaskDropout", "BitmaskBiasDropout")
 EVALUATION = "export the model in evaluation mode (module.eval() in PyTorch), without random numbers"
 _STANDARD = ("", "ai.onnx")
