@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from anynpu.graph.attributes import attribute
+from anynpu.graph.attributes import attribute, numbers
 from anynpu.graph.fold import copied, names_read, static_shapes
 from anynpu.graph.passes import Pass
 from anynpu.tensors import Array
@@ -159,24 +159,33 @@ def with_dense_layers(model: ModelProto) -> tuple[ModelProto, int]:
 
 
 def _dense(at: _Layers, product: NodeProto, add: NodeProto, bias: Array) -> list[NodeProto]:
-    """Returns a product and the bias behind it as one layer, on rows where it has more axes."""
-    name, weights = add.output[0], product.input[1]
-    taken, whole = at.shapes[product.input[0]], at.shapes[name]
-    offset = at.store(f"{name}/bias", np.broadcast_to(bias, whole[-1:]))
+    """Returns a product and the bias behind it as one layer, on rows where it has more axes.
+
+    Rows are turned behind the layer, where that is part of other moves, and not before it.
+    """
+    name, source, weights = add.output[0], product.input[0], product.input[1]
+    turn = at.makers.get(source)
+    order = numbers(turn, "perm") if turn is not None and turn.op_type == "Transpose" else ()
+    turned = bool(order) and order[-1] == len(order) - 1 and at.uses[source] == 1
+    if turn is not None and turned:
+        source = turn.input[0]
+    taken, size = at.shapes[source], at.shapes[name][-1]
+    offset = at.store(f"{name}/bias", np.broadcast_to(bias, [size]))
     if len(taken) == 2:
-        return [helper.make_node("Gemm", [product.input[0], weights, offset], [name], name=add.name)]
-    shapes = {f"{name}/rows_shape": (math.prod(taken[:-1]), taken[-1]), f"{name}/shape": whole}
-    for target, shape in shapes.items():
+        return [helper.make_node("Gemm", [source, weights, offset], [name], name=add.name)]
+    rows, back, whole = f"{name}/rows_shape", f"{name}/shape", f"{name}/whole" if turned else name
+    for target, shape in ((rows, (math.prod(taken[:-1]), taken[-1])), (back, (*taken[:-1], size))):
         at.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), target))
-    for part, size in (("rows", taken[-1]), ("dense", whole[-1])):
-        whole_shape = (math.prod(taken[:-1]), size)
-        at.graph.value_info.append(helper.make_tensor_value_info(f"{name}/{part}", TensorProto.FLOAT, whole_shape))
-    rows, back = shapes
-    return [
-        helper.make_node("Reshape", [product.input[0], rows], [f"{name}/rows"]),
+    count = math.prod(taken[:-1])
+    inner = {"rows": (count, taken[-1]), "dense": (count, size), **({"whole": (*taken[:-1], size)} if turned else {})}
+    for part, dims in inner.items():
+        at.graph.value_info.append(helper.make_tensor_value_info(f"{name}/{part}", TensorProto.FLOAT, dims))
+    nodes = [
+        helper.make_node("Reshape", [source, rows], [f"{name}/rows"]),
         helper.make_node("Gemm", [f"{name}/rows", weights, offset], [f"{name}/dense"], name=add.name),
-        helper.make_node("Reshape", [f"{name}/dense", back], [name]),
+        helper.make_node("Reshape", [f"{name}/dense", back], [whole]),
     ]
+    return [*nodes, helper.make_node("Transpose", [whole], [name], perm=order)] if turned else nodes
 
 
 def _has(*kinds: str) -> Callable[[ModelProto], str]:

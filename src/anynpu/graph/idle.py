@@ -212,6 +212,35 @@ def _cut(node: NodeProto, known: Known, rank: int) -> tuple[Array, Array, Array,
     return begins, ends, axes, rest[1] if len(rest) > 1 else np.ones_like(begins)
 
 
+def padded_inside(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model whose convolutions pad by themselves what zeros were put around, and how many of them do."""
+    known, changed = Known.of(model), 0
+    nodes = [copied(node) for node in model.graph.node]
+    makers = {name: node for node in nodes for name in node.output}
+    for node in nodes:
+        pad = makers.get(node.input[0]) if node.op_type == "Conv" and not node.domain else None
+        if pad is None or pad.op_type != "Pad" or (len(pad.input) > 3 and pad.input[3]):
+            continue
+        sizes, settings = known.constant(pad, 1), {item.name: item for item in (*pad.attribute, *node.attribute)}
+        value = known.constant(pad, 2) if len(pad.input) > 2 and pad.input[2] else np.zeros(1)
+        plain = all(name not in settings or settings[name].s == word for name, word in _PLAIN.items())
+        if sizes is None or not _all(value, 0) or not plain or (sizes < 0).any():
+            continue
+        begins, ends = np.split(sizes, 2)
+        own = numbers(node, "pads") or (0,) * (len(sizes) - 4)
+        if begins[:2].any() or ends[:2].any():
+            continue
+        for item in [item for item in node.attribute if item.name == "pads"]:
+            node.attribute.remove(item)
+        whole = np.concatenate([begins[2:], ends[2:]]) + own
+        node.attribute.append(helper.make_attribute("pads", [int(size) for size in whole]))
+        node.input[0] = pad.input[0]
+        changed += 1
+    return (with_nodes(model, nodes), changed) if changed else (model, 0)
+
+
+_PLAIN = {"mode": b"constant", "auto_pad": b"NOTSET"}
 IDLE = Pass("idle", "nodes that change neither values nor shapes go", without_idle)
 TWINS = Pass("twins", "of nodes that compute the same one stays", without_twins)
 JOINED = Pass("joined", "a Reshape, Transpose or Slice behind another does what that does too", joined)
+PADDING = Pass("padding", "zeros around what a convolution reads are its own padding", padded_inside)

@@ -16,12 +16,14 @@ from anynpu.graph import passes
 from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
 from anynpu.graph.agreement import Feeds, executed
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
-from anynpu.graph.idle import IDLE, JOINED, TWINS
+from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
 from anynpu.graph.passes import Pass, Repeated
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
 
 _ROUNDS = 8
+_STORED_APART = 4
+"""The version of ONNX files from which on a constant need not be an input."""
 
 
 def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto, tuple[PassEffect, ...]]:
@@ -33,6 +35,20 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
     if not _same_border(model, simpler):
         raise IntegrityError("simplification changed the inputs or outputs of the model", "report this model")
     return simpler, tuple(effect for effect in effects if effect.changed or effect.dropped)
+
+
+def without_stored_inputs(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model whose constants are not inputs too, as old files have them, and how many were."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in stored]
+    gone = len(model.graph.input) - len(inputs)
+    if not gone:
+        return model, 0
+    result = copied(model)
+    del result.graph.input[:]
+    result.graph.input.extend(inputs)
+    result.ir_version = max(model.ir_version, _STORED_APART)
+    return result, gone
 
 
 def folded(model: ModelProto) -> tuple[ModelProto, int]:
@@ -104,6 +120,7 @@ def without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
 
 
 SIMPLIFYING: passes.Plan[ModelProto] = (
+    Pass("constants", "what has a stored value is not an input", without_stored_inputs),
     Pass(
         "functions",
         "functions of the model are written out",
@@ -112,6 +129,7 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
     ),
     Pass("fold", "what depends on constants and known shapes alone is computed", folded),
     Pass("empty-pieces", "pieces without elements leave the concatenations that read them", without_empty_pieces),
+    PADDING,
     DENSE,
     Repeated((IDLE, JOINED, TWINS)),
     BATCH_NORM,

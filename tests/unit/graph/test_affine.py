@@ -129,3 +129,15 @@ def test_a_product_with_another_sum_behind_it_stays(bias):
     text = f"g (float[2,7,5] x) => ({gives} y) {{\nm = MatMul(x, w)\ny = Add(m, b)\n}}"
     model = parse(text, w=weights(5, 4), b=weights(*bias, seed=1))
     assert passes.run([DENSE], infer(model))[1][0].changed == 0
+
+
+@pytest.mark.parametrize(("order", "rows_first"), [((1, 0, 2), True), ((0, 2, 1), False)], ids=["rows", "channels"])
+def test_rows_are_turned_behind_the_layer(order, rows_first):
+    size = (4, 3, 5)
+    turned = [size[axis] for axis in order]
+    text = f"g (float[4,3,5] x) => (float[{turned[0]},{turned[1]},4] y) {{\n"
+    text += f"t = Transpose<perm=[{','.join(map(str, order))}]>(x)\nm = MatMul(t, w)\ny = Add(m, b)\n}}"
+    model = parse(text, w=weights(turned[2], 4), b=weights(4, seed=1))
+    dense, (effect,) = passes.run([DENSE], infer(model))
+    assert effect.changed == 1 and (dense.graph.node[-1].op_type == "Transpose") is rows_first
+    np.testing.assert_allclose(run(dense, weights(*size))[0], run(model, weights(*size))[0], rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 from graph_nets import parse, run, weights
 
 from anynpu.graph import passes
-from anynpu.graph.idle import IDLE, JOINED, TWINS
+from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
 from anynpu.graph.shapes import infer
 
 ZEROS, ONES, FOUR = np.zeros((1, 4, 1), np.float32), np.ones(3, np.float32), weights(4)
@@ -155,3 +155,38 @@ def test_slices_of_one_axis_stay_two():
     stored = {"zero": np.array([1]), "two": np.array([3]), "axis": np.array([1])}
     model = parse(f"g (float[2,4,3] x) => (float[2,1,3] y) {{\n{body}\n}}", **stored)
     assert passes.run([JOINED], infer(model))[1][0].changed == 0
+
+
+def padded(pads, settings="", value=0.0, conv=""):
+    shape = ",".join(map(str, np.array([1, 3, 6, 6]) + np.reshape(pads, (2, 4)).sum(axis=0)))
+    body = f"p = Pad{settings}(x, sizes, value)\ny = Conv{conv}(p, w)"
+    model = parse(
+        f"g (float[1,3,6,6] x) => (float[N,M,H,W] y) <float[{shape}] p> {{\n{body}\n}}",
+        sizes=np.array(pads),
+        value=np.float32(value),
+        w=weights(4, 3, 3, 3),
+    )
+    return passes.run([PADDING], model)[0], model
+
+
+@pytest.mark.parametrize("conv", ["", "<pads=[1,0,0,2]>", "<strides=[2,2]>"])
+def test_zeros_before_a_convolution_are_its_own_padding(conv):
+    inside, model = padded([0, 0, 1, 2, 0, 0, 3, 0], conv=conv)
+    assert [node.op_type for node in inside.graph.node if node.op_type == "Conv" and node.input[0] == "x"]
+    np.testing.assert_allclose(run(inside, weights(1, 3, 6, 6))[0], run(model, weights(1, 3, 6, 6))[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pads", "settings", "value", "conv"),
+    [
+        ([0, 0, 1, 1, 0, 0, 1, 1], "", 1.0, ""),
+        ([0, 0, 1, 1, 0, 0, 1, 1], '<mode="reflect">', 0.0, ""),
+        ([0, 0, 1, 1, 0, 0, 1, 1], "", 0.0, '<auto_pad="SAME_UPPER">'),
+        ([0, 0, -1, 1, 0, 0, 1, 1], "", 0.0, ""),
+        ([0, 1, 1, 1, 0, -1, 1, 1], "", 0.0, ""),
+    ],
+    ids=["ones", "reflected", "a size of its own", "cut away", "channels"],
+)
+def test_other_padding_stays(pads, settings, value, conv):
+    inside, _ = padded(pads, settings, value, conv)
+    assert inside.graph.node[-1].input[0] == "p"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graph_nets import parse, run, weights
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from anynpu.errors import IntegrityError
 from anynpu.graph import simplify as module
@@ -77,6 +77,17 @@ def test_pieces_without_elements_leave_concatenations():
     assert not {"Slice"} & {node.op_type for node in simpler.graph.node}
     x = weights(1, 4, 3)
     assert np.array_equal(run(simpler, x)[0], run(model, x)[0])
+
+
+def test_constants_that_an_old_file_lists_as_inputs_are_constants():
+    model = net()
+    for stored in model.graph.initializer:
+        model.graph.input.append(helper.make_tensor_value_info(stored.name, stored.data_type, stored.dims))
+    model.ir_version = 3
+    simpler, effects = simplify(model)
+    assert [value.name for value in simpler.graph.input] == ["x"] and not any(each.dropped for each in effects)
+    x = weights(1, 3, 8, 8, seed=5)
+    assert np.allclose(run(net(), x)[0], run(simpler, x)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_border_is_kept():
