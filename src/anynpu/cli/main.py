@@ -64,8 +64,11 @@ VERBS = {
     "tool": ("tool", "Install, list, verify or remove vendors' toolchains; list compilers and runtimes."),
     "demo": ("demo", "Build a model that ships with anynpu for six chips; `demo ryzen-ai`: all the way to its NPU."),
 }
+BY_CHILDREN = ("build", "check", "demo")
+"""Verbs that compute in child processes alone."""
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Verbs(click.Group):
@@ -88,7 +91,7 @@ class Verbs(click.Group):
                 message = f"the verb {cmd_name} of a plug-in is not a click command"
                 raise ToolFailed(message, hint="update or remove that package")
             return plugged
-        with _without_collections():
+        with _without_collections(), _without_threads() if cmd_name in BY_CHILDREN else contextlib.nullcontext():
             module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")  # eval is Python's
@@ -109,6 +112,19 @@ class Verbs(click.Group):
 
             ctx.fail(f"no such verb: {args[0]}{near(args[0], (*VERBS, *_plugged()))}")
         return super().resolve_command(ctx, args)
+
+
+@contextlib.contextmanager
+def _without_threads() -> Iterator[None]:
+    """Keeps the BLAS of a numpy that is imported in the meantime from starting a thread for each core."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 @contextlib.contextmanager
