@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from anynpu.graph.attributes import attribute, numbers
-from anynpu.graph.fold import copied, names_read, static_shapes
+from anynpu.graph.fold import copied, names_read, static_shapes, with_nodes
 from anynpu.graph.passes import Pass
 from anynpu.tensors import Array
 
@@ -68,12 +68,8 @@ class _Layers:
 
     def without(self, nodes: Sequence[NodeProto]) -> ModelProto:
         """Returns the graph without nodes that layers have taken over, and what they alone read."""
-        for node in nodes:
-            self.graph.node.remove(node)
-        read = {name for node in self.graph.node for name in names_read(node)} | {v.name for v in self.graph.output}
-        for tensor in [t for t in self.graph.initializer if t.name not in read and t.name in self.stored]:
-            self.graph.initializer.remove(tensor)
-        return self.model
+        gone = {id(node) for node in nodes}
+        return with_nodes(self.model, [node for node in self.graph.node if id(node) not in gone])
 
 
 def with_folded_norms(model: ModelProto) -> tuple[ModelProto, int]:
@@ -152,10 +148,8 @@ def with_dense_layers(model: ModelProto) -> tuple[ModelProto, int]:
         bias = _by_channel(at, node, place, product) if node.input[1 - place] in at.stored else None
         if bias is not None and weights is not None and len(weights.dims) == 2 and len(taken) > 1:
             written |= {id(product): [], id(node): _dense(at, product, node, bias)}
-    nodes = [copied(each) for node in at.graph.node for each in written.get(id(node), [node])]
-    del at.graph.node[:]
-    at.graph.node.extend(nodes)
-    return at.without(()), len(written) // 2
+    nodes = [each for node in at.graph.node for each in written.get(id(node), [node])]
+    return with_nodes(at.model, nodes), len(written) // 2
 
 
 def _dense(at: _Layers, product: NodeProto, add: NodeProto, bias: Array) -> list[NodeProto]:

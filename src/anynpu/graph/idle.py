@@ -143,7 +143,7 @@ def without_twins(model: ModelProto) -> tuple[ModelProto, int]:
     """Returns the model with one of nodes that compute the same, and how many others there were."""
     fixed, contents, same = _untouchable(model), dict[tuple[object, ...], str](), dict[str, str]()
     for tensor in model.graph.initializer:  # equal constants stay apart, but what reads them may be equal
-        if math.prod(tensor.dims) <= _SMALL:
+        if math.prod(tensor.dims) <= _SMALL and tensor.data_type != TensorProto.STRING:
             content = tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()
             same[tensor.name] = contents.setdefault(content, tensor.name)
     heirs: dict[str, str] = {}
@@ -154,8 +154,9 @@ def without_twins(model: ModelProto) -> tuple[ModelProto, int]:
         inputs = tuple(same.get(name, name) for name in (heirs.get(name, name) for name in node.input))
         settings = tuple(sorted(item.SerializeToString(deterministic=True) for item in node.attribute))
         twin = first.setdefault((node.domain, node.op_type, inputs, settings, len(node.output)), node)
-        if twin is not node and not fixed & set(node.output):
-            heirs |= {name: other for name, other in zip(node.output, twin.output, strict=True) if name and other}
+        pairs = [(name, other) for name, other in zip(node.output, twin.output, strict=True) if name]
+        if twin is not node and not fixed & set(node.output) and all(other for _, other in pairs):
+            heirs |= dict(pairs)
     return (_without(model, heirs), len(heirs)) if heirs else (model, 0)
 
 
@@ -177,9 +178,10 @@ def joined(model: ModelProto) -> tuple[ModelProto, int]:
     if not changed:
         return model, 0
     result = with_nodes(model, nodes)
-    kept = {tensor.name for tensor in result.graph.initializer}
-    new = (numpy_helper.from_array(array, name) for name, array in constants.items() if name not in kept)
-    result.graph.initializer.extend(new)
+    # One of an earlier round may have the name of a new constant.
+    old = [copied(tensor) for tensor in result.graph.initializer if tensor.name not in constants]
+    del result.graph.initializer[:]
+    result.graph.initializer.extend([*old, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
     return result, changed
 
 

@@ -150,6 +150,25 @@ def test_moves_in_a_row_are_one(name):
     np.testing.assert_array_equal(run(simpler, weights(2, 4, 3))[0], run(model, weights(2, 4, 3))[0])
 
 
+def test_three_slices_in_a_row_are_one():
+    body = "a = Slice(x, zero, two, first)\nb = Slice(a, zero, two, second)\ny = Slice(b, zero, two, third)"
+    stored = {"zero": [1], "two": [3], "first": [0], "second": [1], "third": [2]}
+    model = parse(
+        f"g (float[3,4,5] x) => (float[2,2,2] y) {{\n{body}\n}}", **{name: np.array(v) for name, v in stored.items()}
+    )
+    simpler, _ = passes.run([passes.Repeated((JOINED,))], infer(model))
+    assert simpler.graph.node[-1].input[0] == "x"
+    np.testing.assert_array_equal(run(simpler, weights(3, 4, 5))[0], run(model, weights(3, 4, 5))[0])
+
+
+def test_a_twin_that_gives_more_stays():
+    body = "a = Dropout(x)\nb, m = Dropout(x)\ny = Relu(a)\nz = Neg(b)"
+    model = parse(f"g (float[2,3] x) => (float[2,3] y, float[2,3] z, bool[2,3] m) {{\n{body}\n}}")
+    simpler, _ = passes.run([TWINS], infer(model))
+    for one, other in zip(run(simpler, weights(2, 3)), run(model, weights(2, 3)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_slices_of_one_axis_stay_two():
     body = "a = Slice(x, zero, two, axis)\ny = Slice(a, zero, two, axis)"
     stored = {"zero": np.array([1]), "two": np.array([3]), "axis": np.array([1])}
