@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,8 @@ class Stated:
         integers = np.iinfo(dtype)
         low = -integers.max if dtype == "int16" else integers.min
         point, scale = form.zero_point[0], float(np.float32(form.scale[0]))
+        if not integers.min <= point <= integers.max:
+            raise self.error(name, f"the zero point {point} lies outside of {dtype}", "")
         return Range((low - point) * scale, (integers.max - point) * scale)
 
     def planned(self, plan: P, automatic: Mapping[str, str]) -> P:
@@ -144,7 +146,7 @@ class Stated:
             if form.dtype and form.dtype != stored.dtype:
                 raise self.error(f"{name}.dtype", f"is {stored.dtype}, and cannot be {form.dtype}", _why(stored))
             if form.scale and not form.same_scale(stored):
-                words = f"is {stored.in_words()}, and cannot be {form.in_words()}"
+                words = f"is {stored.in_words()}, and cannot be {form.in_words().removeprefix('with ')}"
                 raise self.error(f"{name}.scale", words, _why(stored))
             if form.range is not None and (stored.range is None or not np.allclose(form.range, stored.range, 1e-6)):
                 words = f"is {stored.in_words()}, and cannot be chosen for {list(form.range)}"
@@ -163,7 +165,7 @@ def read_stated(path: Path | None, emitter: Emitter) -> Stated | None:
     """Returns what the file of -O quantisation states, None where there is none; a file of another emitter raises."""
     if path is None:
         return None
-    stated = Stated(path, schema.from_dict(Quantisation, schema.read_json(path), str(path)))
+    stated = Stated(path, schema.from_dict(Quantisation, _listed(schema.read_json(path)), str(path)))
     other = stated.quantisation.emitter
     if other not in (None, emitter):
         own = {"qdq": "cpu", "tflite": "tflite"}
@@ -172,6 +174,16 @@ def read_stated(path: Path | None, emitter: Emitter) -> Stated | None:
             f"-O {own[other]}.quantisation={path}",
         )
     return stated
+
+
+def _listed(record: Any) -> Any:
+    """Returns a record in which a scale or a zero point that was written as a number is a list of one."""
+    tensors = record.get("tensors") if isinstance(record, dict) else None
+    for form in tensors.values() if isinstance(tensors, dict) else ():
+        for key in ("scale", "zero_point") if isinstance(form, dict) else ():
+            if isinstance(form.get(key), int | float):
+                form[key] = [form[key]]
+    return record
 
 
 def form_of(dtype: str, quantization: Quantization, limits: Range | None, origin: Origin | None) -> TensorForm:

@@ -75,7 +75,7 @@ def write_qdq(
     if stated is not None:
         automatic = described(_emitted(form.model, ranges, plan, fixed)[0], ranges, {}, plan)
         fixed = stated.over(fixed, form.net(), plan)
-        plan = stated.planned(plan, {name: plan.stored_type(name) for name in stated.quantisation.tensors})
+        plan = stated.planned(plan, {name: plan.stored_type(name) for name in ranges})
     ranges |= fixed.ranges
     if report is not None:
         report(calibration(observed, ranges, data))
@@ -258,6 +258,9 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[st
             forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
     for name in plan.wide_tensors if plan.bits == 8 else ():
         forms[name] = [{"quant_type": QuantType.QInt16}]  # not symmetric: it drops rectifiers
+        if name in fixed.scales:
+            scale, point = fixed.scales[name]
+            forms[name][0] |= {"scale": np.array(scale, np.float32), "zero_point": np.array(point, np.int16)}
     for name, each in {**fixed.weights, **_on_grids(model, plan, fixed)}.items():
         zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[each.bits]}
         axes = {} if each.axis is None else {"axis": each.axis}

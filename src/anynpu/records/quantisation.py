@@ -78,7 +78,7 @@ class TensorForm:
         """Returns the form as a sentence says it."""
         if len(self.scale) != 1:
             return self.dtype + (f" with {len(self.scale)} scales along axis {self.axis}" if self.scale else "")
-        return f"{self.dtype} with scale {self.scale[0]:.6g} and zero point {self.zero_point[0]}"
+        return f"{self.dtype} with scale {self.scale[0]:.6g} and zero point {self.zero_point[0]}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)

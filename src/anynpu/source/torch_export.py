@@ -158,7 +158,8 @@ def _forward(
     shown = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
     try:
         with torch.no_grad(), _quiet():
-            result = module(*samples)
+            # A copy: a forward that works in place must not change what it is given next.
+            result = module(*(sample.clone() for sample in samples))
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(

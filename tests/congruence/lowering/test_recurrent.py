@@ -19,10 +19,24 @@ LAYERS = {
     "GRU backwards, linear before its reset": ("GRU", "reverse", False, {"linear_before_reset": 1}),
     "GRU of PyTorch, with a state": ("GRU", "forward", True, {"linear_before_reset": 1}),
     "RNN of rectifiers, with a state": ("RNN", "forward", True, {"activations": ["Relu"]}),
-}
+    "LSTM of Keras, with hard sigmoids": ("LSTM", "forward", True, {"activations": ["HardSigmoid", "Tanh", "Tanh"]}),
+    "GRU with numbers for each way": (
+        "GRU",
+        "bidirectional",
+        False,
+        {"activations": ["HardSigmoid", "Tanh", "HardSigmoid", "LeakyRelu"], "activation_alpha": [0.3, 0.25, 0.1],
+         "activation_beta": [0.4, 0.6]},
+    ),
+    "LSTM with a clip": ("LSTM", "bidirectional", True, {"clip": 0.6}),
+    "GRU with a clip": ("GRU", "forward", False, {"clip": 0.4, "linear_before_reset": 1}),
+    "LSTM that keeps what it does not take": ("LSTM", "forward", True, {"input_forget": 1}),
+    "LSTM whose gates see its cell": ("LSTM", "reverse", True, {"peepholes": True}),
+    "GRU of shorter sequences, both ways": ("GRU", "bidirectional", True, {"length": 3}),
+    "LSTM of shorter sequences": ("LSTM", "forward", False, {"length": 4}),
+}  # fmt: skip
 
 
-def layer(op, direction, stateful, **attributes):
+def layer(op, direction, stateful, length=None, peepholes=False, **attributes):
     rng = np.random.default_rng(1)
 
     def weights(*shape):
@@ -33,11 +47,13 @@ def layer(op, direction, stateful, **attributes):
     constants = {"w": weights(ways, rows, WIDTH), "r": weights(ways, rows, SIZE), "b": weights(ways, 2 * rows)}
     states = (["h", "c"] if op == "LSTM" else ["h"]) if stateful else []
     constants |= {name: weights(ways, 1, SIZE) for name in states}
+    constants |= {"n": np.asarray([length], np.int32)} if length else {}
+    constants |= {"p": weights(ways, 3 * SIZE)} if peepholes else {}
+    inputs = ["t", "w", "r", "b", "n" if length else "", *states, *(["p"] if peepholes else [])]
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node(op, ["t", "w", "r", "b", *[""] * bool(states), *states], ["y", "last"], hidden_size=SIZE,
-                         direction=direction, **attributes),
-    ]  # fmt: skip
+        helper.make_node(op, inputs, ["y", "last"], hidden_size=SIZE, direction=direction, **attributes),
+    ]
     return net(nodes, {"x": (1, STEPS, WIDTH)}, constants)
 
 
@@ -58,6 +74,6 @@ def test_a_state_of_zeros_costs_no_product():
 
 
 def test_other_activations_are_refused_by_name():
-    model = layer("LSTM", "forward", False, activations=["HardSigmoid", "Tanh", "Tanh"])
-    with pytest.raises(Unsupported, match="LSTM: activation HardSigmoid"):
+    model = layer("LSTM", "forward", False, activations=["Sigmoid", "Softsign", "Tanh"])
+    with pytest.raises(Unsupported, match="LSTM: activation Softsign"):
         lower(model)

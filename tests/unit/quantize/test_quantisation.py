@@ -136,6 +136,21 @@ def test_a_stated_type_holds(emitter, dtype, tmp_path):
     assert named == built(emitter, model, data, tmp_path / "changed", plan)[0]
 
 
+@pytest.mark.parametrize("emitter", EMITTERS)
+@pytest.mark.parametrize(
+    "form", [{"scale": 0.125, "zero_point": 3}, {"dtype": "int16", "scale": 0.001, "zero_point": 0}]
+)
+def test_a_stated_scale_holds_with_or_without_a_type(emitter, form, tmp_path):
+    model, data = next(nets())
+    _, record = built(emitter, model, data, tmp_path)
+    name = measured(record)
+    plan = stating(tmp_path / "stated.json", {"tensors": {name: form}})
+    _, changed = built(emitter, model, data, tmp_path / "changed", plan)
+    there = changed["tensors"][name]
+    assert there["dtype"] == form.get("dtype", "int8") and there["zero_point"] == [form["zero_point"]]
+    assert there["scale"] == pytest.approx([form["scale"]])
+
+
 def measured(record):
     return next(n for n, each in record["tensors"].items() if each.get("origin") == "measured" and n != "x")
 
@@ -148,6 +163,14 @@ BAD = {
     "a zero point that does not fit": (
         lambda record: {measured(record): {"dtype": "int8", "scale": [1.0], "zero_point": [300]}},
         "outside of int8",
+    ),
+    "a wide tensor of an unknown name": (
+        lambda record: {measured(record)[:-1]: {"dtype": "int16"}},
+        r"no such tensor \(did you mean",
+    ),
+    "a zero point that does not fit the type of the build": (
+        lambda record: {measured(record): {"scale": [1.0], "zero_point": [300]}},
+        "the zero point 300 lies outside of int8",
     ),
     "a range beside another scale": (
         lambda record: {measured(record): {**record["tensors"][measured(record)], "range": [-9.0, 9.0]}},

@@ -435,3 +435,13 @@ def test_exported_user_file_imports_back(net):
     module = load(net, "Net")
     model = export_onnx(module, {"x": (1, 3)}, {"x": "float32"}, ["y"])
     assert [node.op_type for node in model.graph.node] == ["Gemm", "Relu"]
+
+
+def test_a_forward_that_works_in_place_on_its_input_repeats_itself():
+    class Doubling(nn.Module):
+        def forward(self, x):
+            x.mul_(2)
+            return x + 1
+
+    model = torch_export.export(Doubling(), {"x": (1, 3)}, {"x": "float32"}, None, torch_export.OPSET).model
+    assert [value.name for value in model.graph.input] == ["x"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.operators.linear import dense
 from anynpu.lowering.operators.movement import joined, sliced
-from anynpu.lowering.options import Add, Mul, Sub
+from anynpu.lowering.options import Add, LeakyRelu, Mul, Sub
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -19,6 +20,8 @@ MOST_STEPS = 512
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _KINDS = {"Sigmoid": "LOGISTIC", "Tanh": "TANH", "Relu": "RELU"}
+# Functions with numbers of their own: what these are where the node states none.
+_NUMBERS = {"HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01,)}
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,10 @@ class _Direction:
 
     def __init__(self, at: Lowering, node: Node, number: int) -> None:
         self.at, self.node, self.number = at, node, number
-        names = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
-        count = len(_DEFAULTS[node.op])
-        chosen = names[number * count : (number + 1) * count] or _DEFAULTS[node.op]
-        unknown = [name for name in chosen if name not in _KINDS]
-        if unknown or node.get("clip") is not None or int(node.get("input_forget", 0)):
-            raise Refused(f"activation {unknown[0]} or a clip" if unknown else "a clip or coupled gates")
-        self.kinds = [_KINDS[name] for name in chosen]
+        self.functions = _functions(node, number)
+        self.clip, self.coupled = node.get("clip"), bool(node.get("input_forget", 0))
+        peepholes = required(at.constant(node.input(7)), "the peepholes") if node.input(7) else None
+        self.peepholes = peepholes[number] if peepholes is not None and np.any(peepholes) else None
         self.size = int(node.attributes["hidden_size"])
         self.weights = required(at.constant(node.input(1)), "the weights")[number]
         self.recurrence = required(at.constant(node.input(2)), "the recurrence")[number]
@@ -50,8 +50,27 @@ class _Direction:
         self.bias, self.own_bias = both[number, :gates], both[number, gates:]
         self.linear = bool(node.get("linear_before_reset", 0))
 
-    def apply(self, kind: str, tensor: str) -> str:
-        return self.at.emit(kind, (tensor,), self.at.tensors[tensor].shape, stem=f"{self.node.name}/{kind.lower()}")
+    def apply(self, place: int, tensor: str) -> str:
+        """Returns one of the functions of a tensor; a clip limits gates first, as in ONNX Runtime, and no cell."""
+        at, shape, (name, *numbers) = self.at, self.at.tensors[tensor].shape, self.functions[place]
+        stem = f"{self.node.name}/{name.lower()}"
+        if self.clip is not None and place < 2:
+            for kind, limit in (("MAXIMUM", -self.clip), ("MINIMUM", self.clip)):
+                tensor = at.emit(kind, (tensor, at.value("limit", float(limit))), shape, stem=stem)
+        if name == "LeakyRelu":
+            return at.emit("LEAKY_RELU", (tensor,), shape, LeakyRelu(numbers[0]), stem)
+        if name == "HardSigmoid":
+            scaled = at.emit("MUL", (tensor, at.value("slope", 6 * numbers[0])), shape, Mul(), stem)
+            moved = at.emit("ADD", (scaled, at.value("offset", 6 * numbers[1])), shape, Add("RELU6"), stem)
+            return at.emit("MUL", (moved, at.value("sixth", 1 / 6)), shape, Mul(), stem)
+        return at.emit(_KINDS[name], (tensor,), shape, stem=stem)
+
+    def seen(self, gate: str, number: int, cell: str | None) -> str:
+        """Returns a gate that sees the cell through its peephole."""
+        if self.peepholes is None or cell is None:
+            return gate
+        weights = self.peepholes[number * self.size : (number + 1) * self.size].reshape(1, -1)
+        return self.total(gate, self.product(cell, self.at.store(weights, f"{self.node.name}/peephole"), "peephole"))
 
     def product(self, first: str, second: str, stem: str = "product") -> str:
         name = f"{self.node.name}/{stem}"
@@ -82,16 +101,32 @@ class _Direction:
 
     def lstm(self, gates: str, state: _State) -> _State:
         inner = self.recur(state.hidden, gates)
-        switched = self.apply(self.kinds[0], self.part(inner, 0, 3))
+        if self.peepholes is not None or self.coupled:
+            return self.seeing(inner, state)
+        switched = self.apply(0, self.part(inner, 0, 3))
         chosen, shown, kept = (self.part(switched, number, 1) for number in range(3))
-        cell = self.product(chosen, self.apply(self.kinds[1], self.part(inner, 3, 1)), "new")
+        cell = self.product(chosen, self.apply(1, self.part(inner, 3, 1)), "new")
         if state.cell is not None:
             cell = self.total(cell, self.product(kept, state.cell, "kept"), "cell")
-        return _State(self.product(shown, self.apply(self.kinds[2], cell), "hidden"), cell)
+        return _State(self.product(shown, self.apply(2, cell), "hidden"), cell)
+
+    def seeing(self, inner: str, state: _State) -> _State:
+        """Returns the next state of an LSTM whose gates see its cell, or keep what the new value leaves."""
+        chosen = self.apply(0, self.seen(self.part(inner, 0, 1), 0, state.cell))
+        cell = self.product(chosen, self.apply(1, self.part(inner, 3, 1)), "new")
+        if state.cell is not None:
+            one, shape = self.at.value("one", 1.0), self.at.tensors[chosen].shape
+            if self.coupled:
+                kept = self.at.emit("SUB", (one, chosen), shape, Sub(), f"{self.node.name}/rest")
+            else:
+                kept = self.apply(0, self.seen(self.part(inner, 2, 1), 2, state.cell))
+            cell = self.total(cell, self.product(kept, state.cell, "kept"), "cell")
+        shown = self.apply(0, self.seen(self.part(inner, 1, 1), 1, cell))
+        return _State(self.product(shown, self.apply(2, cell), "hidden"), cell)
 
     def gru(self, gates: str, state: _State) -> _State:
         size, hidden = self.size, state.hidden
-        switched = self.apply(self.kinds[0], self.recur(hidden, self.part(gates, 0, 2), slice(0, 2 * size)))
+        switched = self.apply(0, self.recur(hidden, self.part(gates, 0, 2), slice(0, 2 * size)))
         kept, reset = self.part(switched, 0, 1), self.part(switched, 1, 1)
         new, last = self.part(gates, 2, 1), slice(2 * size, None)
         stem = f"{self.node.name}/recurrence"
@@ -103,7 +138,7 @@ class _Direction:
                 new = self.total(new, self.product(reset, self.at.store(offset.reshape(1, -1), "offset")))
         elif hidden is not None:
             new = self.recur(self.product(reset, hidden), new, last)
-        new = self.apply(self.kinds[1], new)
+        new = self.apply(1, new)
         # (1 - z) * n + z * h = n + z * (h - n)
         shape = self.at.tensors[new].shape
         if hidden is None:
@@ -112,7 +147,7 @@ class _Direction:
         return _State(self.total(new, self.product(kept, apart), "hidden"), None)
 
     def rnn(self, gates: str, state: _State) -> _State:
-        return _State(self.apply(self.kinds[0], self.recur(state.hidden, gates)), None)
+        return _State(self.apply(0, self.recur(state.hidden, gates)), None)
 
 
 @operator("LSTM", "GRU", "RNN")
@@ -120,15 +155,10 @@ def recurrent(at: Lowering, node: Node) -> None:
     """Unrolled: FULLY_CONNECTED, LOGISTIC, TANH, MUL and ADD for each step; a state of zeros costs nothing."""
     if int(node.get("layout", 0)):
         raise Refused("layout 1")
-    if node.input(7) and np.any(required(at.constant(node.input(7)), "the peepholes")):
-        raise Refused("peepholes")
     steps, batch, width = at.shape(node.input(0))
     if steps > MOST_STEPS:
         raise Refused(f"{steps} steps: unrolled are at most {MOST_STEPS}")
-    if node.input(4):
-        lengths = required(at.constant(node.input(4)), "the length of each sequence")
-        if np.any(lengths != steps):
-            raise Refused("sequences of different lengths")
+    length = _length(at, node, steps)
     rows = at.stored(node.input(0), plain(3))
     direction = node.get("direction", "forward")
     ways = [False, True] if direction == "bidirectional" else [direction == "reverse"]
@@ -136,7 +166,7 @@ def recurrent(at: Lowering, node: Node) -> None:
     for number, backwards in enumerate(ways):
         way = _Direction(at, node, number)
         flat = at.reshape(rows, (steps * batch, width))
-        order = range(steps - 1, -1, -1) if backwards else range(steps)
+        order = range(length - 1, -1, -1) if backwards else range(length)
         gates = dense(at, flat, way.weights, way.input_bias(), f"{node.name}/inputs")
         wide = at.tensors[gates].shape[-1]
         state = _State(_initial(at, node.input(5), number), _initial(at, node.input(6), number))
@@ -147,10 +177,35 @@ def recurrent(at: Lowering, node: Node) -> None:
             states.append(state)
         ordered = states[::-1] if backwards else states
         last = states[-1]
-        outputs.append([state.hidden or "" for state in ordered])
+        rest = [at.store(np.zeros((batch, way.size), np.float32), f"{node.name}/rest")] * (steps - length)
+        outputs.append([*(state.hidden or "" for state in ordered), *rest])
         hiddens.append(last.hidden or "")
         cells.append(last.cell or "")
     _give(at, node, outputs, hiddens, cells, (steps, batch))
+
+
+def _length(at: Lowering, node: Node, steps: int) -> int:
+    """Returns how many steps are computed; results behind them are zeros."""
+    if not node.input(4):
+        return steps
+    lengths = required(at.constant(node.input(4)), "the length of each sequence")
+    if np.any(lengths != lengths[0]) or not 0 < int(lengths[0]) <= steps:
+        raise Refused("sequences of different lengths")
+    return int(lengths[0])
+
+
+def _functions(node: Node, number: int) -> list[tuple[Any, ...]]:
+    """Returns the functions of a direction, each with its numbers; the node lists those of all directions in a row."""
+    default = _DEFAULTS[node.op]
+    names = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
+    stated = [[*node.get("activation_alpha", [])], [*node.get("activation_beta", [])]]
+    functions: list[tuple[Any, ...]] = []
+    for name in names or default * (number + 1):
+        if name not in _KINDS and name not in _NUMBERS:
+            raise Refused(f"activation {name}")
+        usual = _NUMBERS.get(name, ())
+        functions.append((name, *(row.pop(0) if row else each for row, each in zip(stated, usual, strict=False))))
+    return functions[number * len(default) : (number + 1) * len(default)]
 
 
 def _initial(at: Lowering, name: str, number: int) -> str | None:
