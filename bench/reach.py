@@ -342,8 +342,9 @@ OUTSIDE = (
     "- PatchTST for classification gives almost the same for every input: its outputs vary less than 8 bits tell apart",
     "- SAM's vision net without its weights has activations of 1e-29: on tflite, floating point for two tensors of a",
     "  normalisation takes it from 0.6 to 30.9 dB",
-    "- on U55: comparisons of real numbers and choices by them (openWakeWord's verifier, the largest few of TopK), the",
-    "  place of the largest word (CLIP's text), tables with more than 1,048,576 words times places or 32,767 words",
+    "- on U55: the place of the largest word (CLIP's text), numbers of places that are results of the net (the largest",
+    "  few of TopK), rows of what is computed at computed places, and tables with more than 1,048,576 words times",
+    "  places or 32,767 words",
 )
 HEAD = (
     "# Reach",
