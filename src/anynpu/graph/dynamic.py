@@ -40,7 +40,7 @@ def in_floats(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     result.graph.node.extend(at.nodes)
     result.graph.initializer.extend(stored)
     return result, (
-        "the file finds scales at run time: the float model that counts has its weights and rounds nothing",
+        "the file finds scales at run time: the float model that counts has its weights and rounds no activation",
     )
 
 
