@@ -81,10 +81,10 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
     def written(source: Path, name: str, tables: bool = False) -> Path:
         result, plan, given, rules = folder / f"{name}.tflite", QuantPlan(), few, NOTHING
         held = from_bytes(source.read_bytes())
-        if numbers := [each for each in few if held.tensors[each].dtype != str(few[each].dtype)]:
-            ranges, wide = settled(graph, held)  # whole numbers are real where an NPU has no others
-            plan, rules = replace(plan, wide_tensors=tuple(wide)), replace(rules, ranges=ranges)
-            given = {**few, **{each: few[each].astype(np.float32) for each in numbers}}
+        ranges, wide = settled(graph, held)  # whole numbers are real where an NPU has no others
+        plan, rules = replace(plan, wide_tensors=tuple(wide)), replace(rules, ranges=ranges)
+        numbers = [each for each in few if held.tensors[each].dtype != str(few[each].dtype)]
+        given = {**few, **{each: few[each].astype(np.float32) for each in numbers}}
         quantize_file(source, Dataset(given, None, "survey"), plan, result, tables=tables, fixed=rules)
         return result
 

@@ -19,6 +19,25 @@ from anynpu.quantize.ranges import Range
 KINDS = frozenset(("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"))
 _SPAN = 8.0
 """What the numbers that are compared span behind the factor: 8 of their steps of 2^-8 for each of 255 integers."""
+SHARP = "/sharp"
+"""How the factor is named that makes differences large (`reals.py`)."""
+ENDLESS = 1e20
+"""That factor in floating point."""
+_PARTS = 4 * 255
+"""Into how many parts what is compared spans; a difference of half a part is one, and less is none."""
+
+
+def sharpened(graph: Graph, ranges: Mapping[str, Range]) -> Graph:
+    """Returns the graph with factors behind differences that tell a part of a step of 8 bits from nothing."""
+    tensors, makers = dict(graph.tensors), graph.makers()
+    for operator in graph.operators:
+        if operator.kind == "MUL" and SHARP in operator.inputs[1]:
+            sides = [_limits(name, graph, ranges) for name in makers[operator.inputs[0]].inputs]
+            ends = [end for each in sides if each is not None for end in (each.min, each.max)]
+            span = max(*ends, 0.0) - min(*ends, 0.0)
+            factor = np.full(1, _PARTS / max(span, 1e-20), np.float32)
+            tensors[operator.inputs[1]] = replace(tensors[operator.inputs[1]], data=factor)
+    return replace(graph, tensors=tensors)
 
 
 def comparable(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[str, Range]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, free_name
 from anynpu.lowering.integers import WEIGHT_AXES, data_input
-from anynpu.tensors import Array, Quantization
+from anynpu.tensors import Array
 
 _DIGITS = 26
 """To how many binary digits factors are compared: a scale's next number differs within them."""
@@ -30,7 +30,9 @@ def distinct(graph: Graph) -> Graph:
         assert source is not None and result is not None
         kept, ratio = weights, source.scale[0] / result.scale[0]
         while not np.array_equal(biases.setdefault(_key(kept, ratio), bias.data), bias.data):
-            kept = _next(kept)
+            first, *others = (form := kept.quantization or weights.quantization).scale
+            above = float(np.nextafter(np.float32(first), np.float32(np.inf)))
+            kept = replace(kept, quantization=replace(form, scale=(above, *others)))
         if kept is not weights:
             name = free_name(f"{weights.name}/next", tensors)
             tensors[name] = replace(kept, name=name)
@@ -44,11 +46,3 @@ def _key(weights: Tensor, ratio: float) -> tuple[bytes, ...]:
     digits, exponent = np.frexp(np.asarray(weights.quantization.scale) * ratio)
     factors = np.rint(np.ldexp(digits, _DIGITS)), exponent
     return repr(weights.shape).encode(), weights.data.tobytes(), *(each.tobytes() for each in factors)
-
-
-def _next(weights: Tensor) -> Tensor:
-    assert weights.quantization is not None
-    first, *others = weights.quantization.scale
-    above = float(np.nextafter(np.float32(first), np.float32(np.inf)))
-    scales = Quantization((above, *others), weights.quantization.zero_point, weights.quantization.axis)
-    return replace(weights, quantization=scales)

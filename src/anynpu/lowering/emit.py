@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anynpu.lowering.apply import applied
-from anynpu.lowering.compared import comparable
+from anynpu.lowering.compared import comparable, sharpened
 from anynpu.lowering.distinct import distinct
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
@@ -37,7 +37,7 @@ def integer_graph(
     as convolutions. `origins` says where ranges come from that were not measured.
     """
     plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
-    graph = straightened(graph, ranges)
+    graph = sharpened(straightened(graph, ranges), ranges)
     if plan.activations == "int8":
         kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
         graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)

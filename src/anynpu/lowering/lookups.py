@@ -13,7 +13,6 @@ from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.options import Add, Cast, FullyConnected, Gather, Mul, Sub
 from anynpu.lowering.rewriting import Rewriting
 from anynpu.quantize.ranges import Range
-from anynpu.tensors import Array
 
 MOST_COMPARED = 1 << 20
 """How many comparisons of words with places one look-up may make."""
@@ -51,25 +50,24 @@ def is_small(operator: Operator, graph: Graph) -> bool:
 def looked_up(at: Rewriting, operator: Operator) -> None:
     """Writes a GATHER of rows as products."""
     (table, name), result = operator.inputs, operator.outputs[0]
-    rows = np.asarray(at.graph.constant(table))
+    rows, total = np.asarray(at.graph.constant(table)), ""
     step = max(1, AT_ONCE // at.tensors[name].size)
-    total = ""
     for start in range(0, len(rows), step):
         stem = f"{result}/part{start}" if len(rows) > step else result
-        row = _row(at, name, rows[start : start + step], start, stem)
+        part = rows[start : start + step]
+        row = at.multiply(_here(at, name, len(part), start, stem), 2 * part.T, f"{stem}/row")
         total = at.emit("ADD", (total, row), at.shape(row), Add(), f"{stem}/sum") if total else row
     at.give(operator, at.reshape(total, at.shape(result), f"{result}/rows"))
 
 
-def _row(at: Rewriting, name: str, rows: Array, start: int, stem: str) -> str:
-    """Returns for each number its row among these, the first of which has the number `start`, and zeros for others."""
-    shape = (at.tensors[name].size, len(rows))
+def _here(at: Rewriting, name: str, count: int, start: int, stem: str) -> str:
+    """Returns for each number a half at its place among these, the first of which is `start`, and nothing elsewhere."""
+    shape = (at.tensors[name].size, count)
     column = at.reshape(name, (shape[0], 1), f"{stem}/number")
-    ones = at.store(np.ones((len(rows), 1), np.float32), f"{stem}/ones")
-    places = at.store(-np.arange(start, start + len(rows), dtype=np.float32), f"{stem}/places")
+    ones = at.store(np.ones((count, 1), np.float32), f"{stem}/ones")
+    places = at.store(-np.arange(start, start + count, dtype=np.float32), f"{stem}/places")
     inputs = (column, ones, places)
     apart = at.emit("FULLY_CONNECTED", inputs, shape, FullyConnected("RELU_N1_TO_1"), f"{stem}/apart")
     square = at.emit("MUL", (apart, apart), shape, Mul(), f"{stem}/square")
     half = at.store(np.full((1, 1), 0.5, np.float32), f"{stem}/half")
-    here = at.emit("SUB", (half, square), shape, Sub("RELU"), f"{stem}/here")
-    return at.multiply(here, 2 * rows.T, f"{stem}/row")
+    return at.emit("SUB", (half, square), shape, Sub("RELU"), f"{stem}/here")

@@ -71,19 +71,16 @@ def _plain(scale: float) -> Quantization:
 
 
 def _knots(table: Array, slack: float) -> list[int]:
-    """Returns where ramps begin and end: each as long as it stays near the table."""
+    """Returns where ramps begin and end: each as long as it stays near the table, with what is rounded of its steps."""
     knots, last = [0], len(table) - 1
     while knots[-1] < last:
-        start = end = knots[-1]
-        while end < last and _away(table, start, end + 1) <= slack:
+        start = knots[-1]
+        end = start + 1
+        while end < last:
+            line = np.linspace(table[start], table[end + 1], end - start + 2)
+            rounded = abs(table[end + 1] - table[start]) / (2 * _TOP)
+            if np.abs(line - table[start : end + 2]).max() + rounded > slack:
+                break
             end += 1
-        knots.append(max(end, start + 1))
+        knots.append(end)
     return knots
-
-
-def _away(table: Array, start: int, end: int) -> float:
-    """Returns how far a ramp between two places is from the table at most, with what is rounded of its steps."""
-    if end - start == 1:
-        return 0.0
-    line = np.linspace(table[start], table[end], end - start + 1)
-    return float(np.abs(line - table[start : end + 1]).max() + abs(table[end] - table[start]) / (2 * _TOP))

@@ -1,20 +1,23 @@
 """Whole numbers and truth values as real ones of 16 bits at a scale of one: an Ethos-U55 or U65 computes no others.
 
 Sums and products of such numbers are exact while they stay within 16 bits, which follows from the limits of what they
-are computed from. A comparison is a difference cut at one, and a truth value is zero or one.
+are computed from. A comparison is a difference cut at one, and a truth value is zero or one. The difference of real
+numbers is made large first, so that an eighth of a step of 8 bits is none and all that is more is one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anynpu.lowering.compared import ENDLESS, SHARP
 from anynpu.lowering.compared import KINDS as COMPARISONS
-from anynpu.lowering.graph import Graph, Operator, pruned
+from anynpu.lowering.graph import Graph, Operator, int32, pruned
 from anynpu.lowering.lookups import LARGEST_NUMBER, MADE_REAL, is_small, looked_up, steps_of_lookups
-from anynpu.lowering.options import Add, Cast, Fused, Mul, Sub
+from anynpu.lowering.options import Add, Cast, Fused, Mul, Reducer, Sub
 from anynpu.lowering.rewriting import Rewriting
 from anynpu.quantize.ranges import Range
 
@@ -22,6 +25,13 @@ _MOVES = frozenset(("RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "PAD", "BR
 _WHOLE = frozenset(("int32", "bool"))
 _MARK = "/whole/"
 """In the names of tensors that hold whole numbers on the way to another."""
+_DIFFERENCE = "/difference"
+"""How the difference of real numbers that are compared is named."""
+_MOST_RANKED = 256
+"""Among how many numbers the place of the largest is found."""
+_FAR = 1e6
+"""From here on a stored number is a mask, with which nothing is compared."""
+_BASE = 128
 _TRUTH = Range(0.0, 1.0)
 _PLAIN = Range(-LARGEST_NUMBER, LARGEST_NUMBER)
 
@@ -54,7 +64,8 @@ def settled(before: Graph, after: Graph) -> tuple[dict[str, Range], list[str]]:
         if computed or used or any(user.outputs[0] in exact for user in users):
             exact.add(name)
     ranges, rows = steps_of_lookups(after)
-    return dict.fromkeys(exact, _PLAIN) | ranges, [*sorted(exact), *rows]
+    differences = [name for name in names if _DIFFERENCE in name]
+    return dict.fromkeys(exact, _PLAIN) | ranges, [*sorted(exact), *rows, *differences]
 
 
 def real_numbers(graph: Graph) -> Mapping[str, Range]:
@@ -62,12 +73,13 @@ def real_numbers(graph: Graph) -> Mapping[str, Range]:
     limits = {name: _PLAIN for name in graph.inputs if graph.tensors[name].dtype == "int32"}
     for operator in graph.operators:
         result = operator.outputs[0]
-        sides = [_limits(name, graph, limits) for name in operator.inputs]
+        whole = [name for name in operator.inputs if graph.tensors[name].dtype in _WHOLE]
+        sides = [_limits(name, graph, limits) for name in whole]
         if graph.tensors[result].dtype not in _WHOLE or len(operator.outputs) > 1:
             continue
         if isinstance(operator.options, Fused) and operator.activation != "NONE":
             continue
-        if operator.kind in _MOVES and (first := sides[0]) is not None:
+        if operator.kind in _MOVES and sides and (first := sides[0]) is not None:
             outside = 0.0 if operator.kind == "PAD" else first.min
             limits[result] = Range(min(first.min, outside), max(first.max, outside))
         elif operator.kind in _KINDS and None not in sides:
@@ -122,7 +134,10 @@ def compared(at: Rewriting, operator: Operator) -> None:
         # An NPU wants an operand that has the shape of the result
         ones = at.store(np.ones(shape, np.float32), f"{result}/ones")
         first = at.emit("MUL", (first, ones), shape, Mul(), f"{result}{_MARK}repeated")
-    truth = at.emit("SUB", (first, second), shape, Sub("RELU_N1_TO_1"), f"{result}{_MARK}apart")
+    if at.graph.tensors[operator.inputs[0]].dtype == "float32":
+        truth = _sharp(at, at.emit("SUB", (first, second), shape, Sub(), f"{result}{_DIFFERENCE}"), result)
+    else:
+        truth = at.emit("SUB", (first, second), shape, Sub("RELU_N1_TO_1"), f"{result}{_MARK}apart")
     if operator.kind in ("EQUAL", "NOT_EQUAL"):
         truth = at.emit("MUL", (truth, truth), shape, Mul(), f"{result}{_MARK}square")
     else:
@@ -131,6 +146,37 @@ def compared(at: Rewriting, operator: Operator) -> None:
     if operator.kind in ("EQUAL", "LESS_EQUAL", "GREATER_EQUAL"):
         truth = _not(at, truth, result)
     at.give(operator, truth)
+
+
+def _sharp(at: Rewriting, difference: str, stem: str) -> str:
+    """Returns the sign of a real number; the factor is one for floating point, integers have their own."""
+    factor = at.store(np.asarray([ENDLESS], np.float32), f"{stem}{SHARP}")
+    return at.emit("MUL", (difference, factor), at.shape(difference), Mul("RELU_N1_TO_1"), f"{stem}{_MARK}sign")
+
+
+def largest(at: Rewriting, operator: Operator) -> None:
+    """Writes ARG_MAX as a sum of places: of those whose number is not below the largest, the first counts."""
+    source, result = operator.inputs[0], operator.outputs[0]
+    *rows, size = at.shape(source)
+    last = at.store(int32([len(rows)]), f"{result}/axis")
+    top = at.emit("REDUCE_MAX", (source, last), (*rows, 1), Reducer(True), f"{result}/top")
+    below = at.emit("SUB", (source, top), at.shape(source), Sub(), f"{result}{_DIFFERENCE}")
+    flat = at.reshape(_sharp(at, below, result), (math.prod(rows), size), f"{result}{_MARK}rows")
+    one = at.store(np.ones(1, np.float32), f"{result}/one")
+    here = at.emit("ADD", (flat, one), at.shape(flat), Add(), f"{result}{_MARK}here")
+    before = at.multiply(here, np.tril(np.ones((size, size)), -1), f"{result}{_MARK}before")
+    none = at.emit("SUB", (one, before), at.shape(flat), Sub("RELU"), f"{result}{_MARK}none")
+    first = at.emit("MUL", (here, none), at.shape(flat), Mul(), f"{result}{_MARK}first")
+    number, places = "", np.arange(size)
+    for digit, base in ((places % _BASE, 1), (places // _BASE, _BASE)):  # eight bits hold no weights above 127
+        if digit.any():
+            part = at.multiply(first, digit[np.newaxis], f"{result}{_MARK}digit")
+            if base > 1:
+                factor = at.store(np.full(1, base, np.float32), f"{result}/base")
+                part = at.emit("MUL", (part, factor), at.shape(part), Mul(), f"{result}{_MARK}high")
+            number = at.emit("ADD", (number, part), at.shape(part), Add(), f"{result}{_MARK}sum") if number else part
+    number = number or at.multiply(first, places[np.newaxis], f"{result}{_MARK}digit")
+    at.give(operator, at.reshape(number, at.shape(result), f"{result}{_MARK}shaped"))
 
 
 def negated(at: Rewriting, operator: Operator) -> None:
@@ -174,6 +220,21 @@ def _of_whole_numbers(operator: Operator, graph: Graph) -> bool:
     return all(graph.tensors[name].dtype in _WHOLE for name in operator.inputs)
 
 
+def _comparable(operator: Operator, graph: Graph) -> bool:
+    """Tells whether both sides are whole numbers, or real ones and no masks."""
+    arrays = [array for name in operator.inputs if (array := graph.constant(name)) is not None]
+    real = all(graph.tensors[name].dtype == "float32" for name in operator.inputs)
+    near = all(np.all(np.abs(array) < _FAR) for array in arrays)
+    return _of_whole_numbers(operator, graph) or (real and near and len(arrays) < 2)
+
+
+def _ranked(operator: Operator, graph: Graph) -> bool:
+    """Tells whether the largest of a few real numbers along the last axis is asked for."""
+    axis, source = graph.constant(operator.inputs[1]), graph.tensors[operator.inputs[0]]
+    last = axis is not None and int(axis.reshape(-1)[0]) % len(source.shape) == len(source.shape) - 1
+    return last and source.shape[-1] <= _MOST_RANKED and source.dtype == "float32"
+
+
 def _between(operator: Operator, graph: Graph) -> bool:
     """Tells whether a choice is between real numbers of a few kinds of shapes, and not all of nothing."""
     condition, *sides = operator.inputs
@@ -207,7 +268,8 @@ class _Kind:
 
 
 _KINDS = {
-    **dict.fromkeys(COMPARISONS, _Kind(compared, _truth)),
+    **dict.fromkeys(COMPARISONS, _Kind(compared, _truth, _comparable)),
+    "ARG_MAX": _Kind(largest, lambda *_: Range(0.0, float(_MOST_RANKED)), _ranked),
     "LOGICAL_NOT": _Kind(negated, _truth),
     "LOGICAL_AND": _Kind(joined, _truth),
     "LOGICAL_OR": _Kind(joined, _truth),

@@ -111,6 +111,7 @@ def read_original(source: ModelSource) -> Original:
     """Returns the user's model with inputs bound, in inference mode and with every shape known."""
     from anynpu.graph import passes
     from anynpu.graph.branches import has_branches
+    from anynpu.graph.dynamic import in_floats
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
     from anynpu.graph.passes import Pass
     from anynpu.graph.precision import in_float32
@@ -156,7 +157,8 @@ def read_original(source: ModelSource) -> Original:
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
     bound, begun = passes.run(begin, model)
-    frozen, widened = passes.run([wider], bound)
+    dynamic = noting("dynamic", "what is quantised at run time is real", in_floats)
+    frozen, widened = passes.run([dynamic, wider], bound)
     graph, done = passes.run([static, samples], frozen)
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:

@@ -276,11 +276,12 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         limits = schema.read_as(dict[str, tuple[float, float]], schema.read_json(stored), OWN_RANGES)
         fixed = Fixed({name: Range(*each) for name, each in limits.items()}, origin="file")
         options = replace(options, equalize=False)
-    # Whole numbers are real numbers of 16 bits where the NPU has no others.
-    if numbers := [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]:
+    if floating != source.main:
+        # Whole numbers are real numbers of 16 bits where the NPU has no others.
         ranges, wide = settled(*(from_bytes(path.read_bytes()) for path in (source.main, floating)))
         fixed = replace(fixed, ranges={**fixed.ranges, **ranges})
         options = replace(options, wide_tensors=(*options.wide_tensors, *wide))
+        numbers = [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]
         real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
         turned = replace(turned, inputs={**turned.inputs, **real})
     as_ramps = bool(options.written_for and _ramps(source.main, options.written_for))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from onnx import helper
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.reals import in_reals, settled
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fixed import NOTHING
 from anynpu.quantize.plan import QuantPlan
 from anynpu.runtime.ethos_u.model import read_model
 from anynpu.runtime.ethos_u.twin import Twin
@@ -330,3 +333,72 @@ def test_layers_with_the_same_weights_keep_their_biases(tmp_path):
     quantize_file(floating, Dataset(data, None, "test"), QuantPlan(equalize=False), result)
     for chip in ("ethos-u55-256", "ethos-u85-256"):
         assert compare(result, chip, tmp_path, count=4).differing == 0
+
+
+def branches() -> onnx.ModelProto:
+    """A choice by a comparison with a number, one by a comparison of two tensors, and what is 0.5 or more."""
+    nodes = [
+        helper.make_node("Greater", ["x", "quarter"], ["g"]),
+        helper.make_node("Tanh", ["x"], ["t"]),
+        helper.make_node("Where", ["g", "x", "t"], ["a"]),
+        helper.make_node("LessOrEqual", ["t", "z"], ["l"]),
+        helper.make_node("Where", ["l", "a", "z"], ["b"]),
+        helper.make_node("GreaterOrEqual", ["z", "half"], ["h"]),
+        helper.make_node("Cast", ["h"], ["c"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["b", "c"], ["y"]),
+    ]
+    numbers = {"quarter": np.float32(0.25), "half": np.float32(0.5)}
+    return net(nodes, {"x": (1, 6, 16), "z": (1, 6, 16)}, numbers)
+
+
+def place_of_the_largest(size: int) -> onnx.ModelProto:
+    """The rows of a table at the places of the largest numbers."""
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["n"], axis=2, keepdims=0),
+        helper.make_node("Gather", ["table", "n"], ["y"]),
+    ]
+    return net(nodes, {"x": (1, 6, size)}, {"table": RNG.normal(size=(size, 5)).astype(np.float32)})
+
+
+def two_largest() -> onnx.ModelProto:
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "n"], axis=2)]
+    return net(nodes, {"x": (1, 6, 20)}, {"k": np.asarray([2])})
+
+
+QUESTIONS = {
+    "branches": (branches(), 20),
+    "the place of the largest": (place_of_the_largest(20), 25),
+    "the place of the largest of many": (place_of_the_largest(200), 25),
+    "the two largest": (two_largest(), 30),
+}
+
+
+@pytest.mark.parametrize(("model", "least_db"), QUESTIONS.values(), ids=[*QUESTIONS])
+def test_real_numbers_are_compared_where_an_npu_has_no_truth_values(model, least_db, tmp_path):
+    floating, other, result = (tmp_path / f"{name}.tflite" for name in ("float", "other", "integers"))
+    floating.write_bytes(to_bytes(lower(model)))
+    other.write_bytes(for_npu(floating, "ethos-u55-256"))
+    data = samples(model, count=32)
+    truth = by_onnx(model, data)
+    assert decibels(truth, by_litert(other.read_bytes(), data)) > 90
+    ranges, wide = settled(from_bytes(floating.read_bytes()), from_bytes(other.read_bytes()))
+    plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
+    quantize_file(other, Dataset(data, None, "test"), plan, result, fixed=fixed)
+    assert {each.kind for each in from_bytes(result.read_bytes()).operators} <= {*table("EthosU55")}
+    for run in (by_litert, by_tflm):
+        found = run(result.read_bytes(), data)
+        near = np.abs(found - truth) < 0.1 * np.abs(truth).max()
+        assert near.mean() > 0.97  # numbers within a step of each other may change places
+        assert decibels(truth[near], found[near]) > least_db
+    assert compare(result, "ethos-u55-256", tmp_path, count=4).differing == 0
+
+
+def test_equal_numbers_are_found_at_the_first_place(tmp_path):
+    model = place_of_the_largest(8)
+    floating, result = tmp_path / "float.tflite", tmp_path / "integers.tflite"
+    floating.write_bytes(to_bytes(in_reals(lower(model))))
+    data = {"x": np.random.default_rng(1).integers(-2, 3, (16, 6, 8)).astype(np.float32)}
+    ranges, wide = settled(lower(model), from_bytes(floating.read_bytes()))
+    plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
+    quantize_file(floating, Dataset(data, None, "test"), plan, result, fixed=fixed)
+    assert decibels(by_onnx(model, data), by_tflm(result.read_bytes(), data)) > 35

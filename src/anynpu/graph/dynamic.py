@@ -1,0 +1,145 @@
+"""Files whose scales are found at run time (`quantize_dynamic` of onnxruntime, files for browsers), as float models.
+
+The weights are what their integers stand for, and activations are not rounded: DynamicQuantizeLinear hands on what it
+reads, with a scale of one, and products of integers are products of real numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from anynpu.graph.fold import constant_value, copied
+from anynpu.tensors import Array
+
+PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+"""Products of integers, and those of real numbers."""
+_MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Gather", "Slice", "Cast"))
+
+
+def in_floats(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns a dynamically quantised model in floating point, and the sentence that says so; any other as it is."""
+    kinds = {node.op_type for node in model.graph.node}
+    if "DynamicQuantizeLinear" not in kinds or not kinds & {*PRODUCTS}:
+        return model, ()
+    reads = Counter(name for node in model.graph.node for name in node.input)
+    at = _Written({item.name: numpy_helper.to_array(item) for item in model.graph.initializer}, reads)
+    for node in model.graph.node:
+        at.write(copied(node))
+    if at.left:
+        return model, ()
+    names = [value.name for value in model.graph.output]
+    at.nodes += [helper.make_node("Identity", [at.same[name]], [name]) for name in names if name in at.same]
+    result = copied(model)
+    read = {name for node in at.nodes for name in node.input} | {value.name for value in model.graph.output}
+    stored = [numpy_helper.from_array(array, name) for name, array in at.constants.items() if name in read]
+    del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
+    result.graph.node.extend(at.nodes)
+    result.graph.initializer.extend(stored)
+    return result, (
+        "the file finds scales at run time: the float model that counts has its weights and rounds no activation",
+    )
+
+
+class _Written:
+    """The float model as it is written, node by node."""
+
+    def __init__(self, constants: Mapping[str, Array], reads: Mapping[str, int]) -> None:
+        self.constants, self.reads = dict(constants), reads
+        self.nodes: list[NodeProto] = []
+        self.same: dict[str, str] = {}
+        self.real: set[str] = set()
+        self.products: dict[str, NodeProto] = {}
+        self.left = False
+        """Whether something computes on integers still."""
+
+    def write(self, node: NodeProto) -> None:
+        """Adds what stands for a node."""
+        inputs = [self.same.get(name, name) for name in node.input]
+        del node.input[:]
+        node.input.extend(inputs)
+        value = constant_value(node) if node.op_type == "Constant" else None
+        if value is not None:
+            self.constants[node.output[0]] = value
+        elif node.op_type == "DynamicQuantizeLinear":
+            values, scale, zero = node.output
+            self.same[values] = node.input[0]
+            self.real.add(node.input[0])
+            self.constants |= {scale: np.asarray(1, np.float32), zero: np.asarray(0, np.uint8)}
+        elif node.op_type in PRODUCTS:
+            self._product(node)
+        elif node.op_type == "DequantizeLinear" and node.input[0] in self.real:
+            self.same[node.output[0]] = node.input[0]
+        elif node.op_type == "DequantizeLinear" and self._table(node):
+            return
+        elif node.op_type == "Mul" and all(name in self.constants for name in node.input):
+            first, second = (self.constants[name] for name in node.input)
+            self.constants[node.output[0]] = np.asarray(first * second)
+        elif node.op_type == "Mul" and self._scaled(node):
+            return
+        else:
+            if node.op_type in _MOVES and node.input[0] in self.real | {*self.products}:
+                self.real.add(node.output[0])
+                if node.op_type == "Cast" and node.input[0] in self.products:
+                    self.products[node.output[0]] = self.products[node.input[0]]
+                    self.same[node.output[0]] = node.input[0]
+                    return
+            self.nodes.append(node)
+
+    def _product(self, node: NodeProto) -> None:
+        """Adds a product of real numbers; stored integers are taken from their zero point."""
+        names, zeros = list(node.input[:2]), [*node.input[2:], "", ""][:2]
+        for place, (name, zero) in enumerate(zip(names, zeros, strict=True)):
+            array = self.constants.get(name)
+            if array is None:
+                self.left |= name not in self.real
+                continue
+            offset = self.constants.get(zero, np.asarray(0)).astype(np.float32)
+            if node.op_type == "ConvInteger" and offset.size > 1:
+                offset = offset.reshape(-1, *(1 for _ in array.shape[1:]))
+            names[place] = f"{node.output[0]}/real{place}"
+            self.constants[names[place]] = array.astype(np.float32) - offset
+        made = helper.make_node(PRODUCTS[node.op_type], names, list(node.output), name=node.name)
+        made.attribute.extend(node.attribute)
+        self.nodes.append(made)
+        self.products[node.output[0]] = made
+
+    def _scaled(self, node: NodeProto) -> bool:
+        """Puts the scale behind a product into its stored weights, where it is one number or one for each column."""
+        name = next((name for name in node.input if name in self.products), "")
+        factor = next((self.constants[each] for each in node.input if each in self.constants), None)
+        if not name or factor is None:
+            return False
+        made = self.products[name]
+        weights = self.constants.get(made.input[1])
+        along = 0 if made.op_type == "Conv" else -1
+        alone = all(self.reads[each] == 1 for each in (name, *(new for new, old in self.same.items() if old == name)))
+        if weights is None or not alone or factor.size not in (1, weights.shape[along]):
+            return False
+        shape = [1] * weights.ndim
+        shape[along] = factor.size
+        stored = f"{made.input[1]}/scaled"
+        self.constants[stored] = np.asarray(weights * factor.reshape(shape), np.float32)
+        made.input[1] = stored
+        made.output[0] = node.output[0]
+        del self.products[name]
+        return True
+
+    def _table(self, node: NodeProto) -> bool:
+        """Reads words from a table of real numbers where rows of a stored one are made real."""
+        maker = next((each for each in self.nodes if each.output[0] == node.input[0]), None)
+        arrays = [self.constants.get(name) for name in (maker.input[0] if maker else "", *node.input[1:])]
+        if maker is None or maker.op_type != "Gather" or any(each is None or each.size == 0 for each in arrays):
+            return False
+        table, scale, *zero = (np.asarray(each) for each in arrays)
+        if scale.size > 1 or self.reads[node.input[0]] > 1:
+            return False
+        offset = zero[0].astype(np.float32) if zero else np.float32(0)
+        stored = f"{maker.input[0]}/real"
+        self.constants[stored] = np.asarray((table.astype(np.float32) - offset) * scale, np.float32)
+        maker.input[0] = stored
+        maker.output[0] = node.output[0]
+        return True
