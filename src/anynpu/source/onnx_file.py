@@ -58,7 +58,12 @@ def read(path: Path) -> ModelProto:
             _check_tensor(f"{path}: tensor '{name}'", tensor)
         for graph in _graphs(model.graph):
             graph.name = graph.name or "graph"  # ONNX Runtime takes a graph without a name, the checker does not
+        bare = [value for value in model.graph.output if not value.type.tensor_type.HasField("shape")]
+        for value in bare:
+            value.type.tensor_type.shape.SetInParent()  # it takes a result whose shape is left open too
         onnx.checker.check_model(model)
+        for value in bare:
+            value.type.tensor_type.ClearField("shape")
         names = {name for node in model.graph.node for name in node.output}
         names |= {value.name for value in model.graph.input} | initializer_names(model.graph)
         for output in model.graph.output:

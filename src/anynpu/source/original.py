@@ -51,7 +51,7 @@ class Original:
     notes: tuple[str, ...]
     exported: Exported | None = None
     branching: onnx.ModelProto | None = None
-    """The graph before known branches were written out, where it has any."""
+    """The graph before known branches and fused operators were written out, where it has any."""
     effects: tuple[PassEffect, ...] = ()
     """What was done to the user's graph before."""
     narrow: onnx.ModelProto | None = None
@@ -108,6 +108,7 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph import passes
     from anynpu.graph.branches import has_branches
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
+    from anynpu.graph.fused import is_fused, written_out
     from anynpu.graph.passes import Pass
     from anynpu.graph.precision import in_float32
     from anynpu.graph.shapes import make_static
@@ -149,12 +150,13 @@ def read_original(source: ModelSource) -> Original:
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
     ]
     wider = noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32)
+    plain = noting("fused", "operators that ONNX Runtime has fused are written in ONNX's own", written_out)
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
     bound, begun = passes.run(begin, model)
     frozen, widened = passes.run([wider], bound)
-    graph, done = passes.run([static, samples], frozen)
-    branching = frozen if has_branches(frozen) else None
+    graph, done = passes.run([plain, static, samples], frozen)
+    branching = frozen if has_branches(frozen) or any(map(is_fused, frozen.graph.node)) else None
     if branching is not None and exported is None:
         branching = with_sample_axis(branching)[0]
     narrow = None

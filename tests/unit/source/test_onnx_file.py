@@ -57,6 +57,14 @@ def test_a_graph_without_a_name_gets_one(tmp_path):
     assert read.graph.name and read.graph.node == model.graph.node
 
 
+def test_a_result_whose_shape_is_left_open_is_read(tmp_path):
+    model = conv_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path = saved(tmp_path, model)
+    onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # it runs there
+    assert onnx_file.read(path).SerializeToString() == model.SerializeToString()
+
+
 def test_missing_file_names_the_others(tmp_path):
     saved(tmp_path, conv_model())
     with pytest.raises(ConfigError, match="no such file") as error:
