@@ -111,7 +111,7 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph.fused import is_fused, written_out
     from anynpu.graph.passes import Pass
     from anynpu.graph.precision import in_float32
-    from anynpu.graph.shapes import make_static
+    from anynpu.graph.shapes import make_static, open_batches
     from anynpu.graph.training import for_inference
 
     exported, notes = None, list[str]()
@@ -154,6 +154,9 @@ def read_original(source: ModelSource) -> Original:
     static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
     bound, begun = passes.run(begin, model)
+    if exported is None and (batches := open_batches(bound, shapes)):
+        notes.append(f"the batch that the file leaves open is one sample: {', '.join(batches)}")
+        shapes |= batches
     frozen, widened = passes.run([wider], bound)
     graph, done = passes.run([plain, static, samples], frozen)
     branching = frozen if has_branches(frozen) or any(map(is_fused, frozen.graph.node)) else None
