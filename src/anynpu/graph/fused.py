@@ -67,8 +67,8 @@ class _Writer:
         return self.node.output[place] if place < len(self.node.output) else ""
 
     def get(self, name: str, default: Any) -> Any:
-        found = next((each for each in self.node.attribute if each.name == name), None)
-        value = default if found is None else helper.get_attribute_value(found)
+        stated = next((each for each in self.node.attribute if each.name == name), None)
+        value = default if stated is None else helper.get_attribute_value(stated)
         return value.decode() if isinstance(value, bytes) else value
 
     def stored(self, value: Any, dtype: type = np.float32) -> str:
@@ -79,8 +79,8 @@ class _Writer:
 
     def array(self, name: str) -> Array | None:
         """Returns what is stored under a name, None for a computed tensor."""
-        found = next((item for item in self.model.graph.initializer if item.name == name), None)
-        return None if found is None else numpy_helper.to_array(found)
+        tensor = next((item for item in self.model.graph.initializer if item.name == name), None)
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
     def emit(self, kind: str, *inputs: str, to: str = "", **settings: Any) -> str:
         """Writes one node and returns its result."""

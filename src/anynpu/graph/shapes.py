@@ -75,12 +75,12 @@ def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, li
     shapes = {value.name: shape_of(value) for value in inputs_of(model) if value.name not in stated}
     first = {shape[0] for shape in shapes.values() if len(shape) > 1 and isinstance(shape[0], str)}
     batch = {name for name in first if not _LENGTH.search(str(name))}
-    found = {}
+    batches = {}
     for name, shape in shapes.items():
         sizes = [1 if dim in batch and (place == 0 or dim != "?") else dim for place, dim in enumerate(shape)]
         if sizes != list(shape) and len(shape) > 1 and not any(isinstance(dim, str) for dim in sizes):
-            found[name] = [int(dim) for dim in sizes]
-    return found
+            batches[name] = [int(dim) for dim in sizes]
+    return batches
 
 
 def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
