@@ -54,6 +54,16 @@ def test_curves_of_16_bits_are_the_same(kind, scale, tmp_path):
     assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.01, -0.2, 1.5])
+@pytest.mark.parametrize("scales", [(0.0003, 0.0003), (0.002, 0.0007), (0.0001, 0.04)])
+def test_a_slope_below_zero_of_16_bits_is_the_same(alpha, scales, tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    x = d.input((1, 64, 64), "int16", scales[0], 0)
+    y = d.new((1, 64, 64), "int16", scales[1], 0)
+    d.operator("LEAKY_RELU", [x.number], [y.number], "LeakyReluOptions", alpha=alpha)
+    assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
+
+
 def test_the_graphs_draw_every_operator(tmp_path):
     seen = {kind for seed in range(40) for kind in draw_logic(seed, tmp_path / "graph.tflite")[1]}
     for seed in range(2000):

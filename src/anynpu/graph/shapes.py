@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 
 import onnx
@@ -15,6 +16,8 @@ from anynpu.graph.fold import fold_constants, initializer_names, names_read, sam
 from anynpu.graph.opset import opset_of, refuse_foreign
 
 _ROUNDS = 64
+# Names that exporters give to a first axis that is not a batch.
+_LENGTH = re.compile("len|seq|time|frame|node|edge|point|token|step|sample|height|width", re.IGNORECASE)
 _NEGATIVE_AXES = 11
 """The first opset that counts axes from the end."""
 
@@ -61,6 +64,23 @@ def _without_values(model: ModelProto) -> bool:
     except ONNX:
         return False
     return True
+
+
+def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, list[int]]:
+    """Returns shapes with a batch of one for inputs that leave nothing but their batch open.
+
+    A batch is a first axis without a size, of an input with several axes, whose name is not that of a length; a
+    recurrent state has the same name further back.
+    """
+    shapes = {value.name: shape_of(value) for value in inputs_of(model) if value.name not in stated}
+    first = {shape[0] for shape in shapes.values() if len(shape) > 1 and isinstance(shape[0], str)}
+    batch = {name for name in first if not _LENGTH.search(str(name))}
+    batches = {}
+    for name, shape in shapes.items():
+        sizes = [1 if dim in batch and (place == 0 or dim != "?") else dim for place, dim in enumerate(shape)]
+        if sizes != list(shape) and len(shape) > 1 and not any(isinstance(dim, str) for dim in sizes):
+            batches[name] = [int(dim) for dim in sizes]
+    return batches
 
 
 def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx
-from onnx import defs, inliner, version_converter
+from onnx import version_converter
 
 from anynpu.graph.fold import copied, fold_constants, same_nodes
+from anynpu.graph.functions import is_function, written_out
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
 from anynpu.lowering.lower import nodes_by_family
@@ -53,26 +52,7 @@ def _converted_up(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
 
 def _is_function(node: onnx.NodeProto) -> bool:
     """Tells whether ONNX itself writes an operator as others, and no rule has a shorter form."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in RULES or not defs.has(node.op_type):
-        return False
-    schema: Any = defs.get_schema(node.op_type)  # its stubs lack what follows
-    return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with operators that are functions of others written out as ONNX defines them."""
-    names = sorted({("", node.op_type) for node in model.graph.node if _is_function(node)})
-    for node in model.graph.node:
-        if _is_function(node):  # the inliner forgets attributes that are not given
-            schema, stated = defs.get_schema(node.op_type), {item.name for item in node.attribute}
-            defaults = [item.default_value for name, item in schema.attributes.items() if name not in stated]
-            node.attribute.extend(item for item in defaults if item.type != onnx.AttributeProto.UNDEFINED)
-    for name in names:
-        try:
-            model = inliner.inline_selected_functions(model, [name], inline_schema_functions=True)
-        except (RuntimeError, onnx.checker.ValidationError):
-            continue  # the operator is refused by its name
-    return model
+    return node.op_type not in RULES and is_function(node)
 
 
 def _without_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
@@ -80,7 +60,7 @@ def _without_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     changed = 0
     for _ in range(_NESTED):
         if count := sum(map(_is_function, model.graph.node)):
-            model, changed = folded(written_out(copied(model))), changed + count
+            model, changed = folded(written_out(copied(model), _is_function)), changed + count
     return model, changed
 
 

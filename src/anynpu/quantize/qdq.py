@@ -19,9 +19,12 @@ from anynpu.errors import ToolFailed
 from anynpu.foreign import quantising
 from anynpu.graph import passes
 from anynpu.graph.attributes import attribute
-from anynpu.graph.fold import copied
+from anynpu.graph.fold import copied, fold_constants
+from anynpu.graph.functions import is_function, without_idle_casts, written_out
 from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
+from anynpu.graph.shapes import infer
+from anynpu.graph.simplify import FINITE
 from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
@@ -155,12 +158,20 @@ def _use_plain_opset(model: onnx.ModelProto) -> None:
     entry.version = _PLAIN_OPSET
 
 
+def _is_newer(node: onnx.NodeProto) -> bool:
+    """Tells whether a later opset than that of plain QuantizeLinear has an operator, and defines it by others."""
+    return is_function(node) and not onnx.defs.has(node.op_type, _PLAIN_OPSET, "")
+
+
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a copy that the quantiser can take: a recent opset, known types, a name on every node."""
     copy = copied(model)
     opset = next((entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OPSET:
         copy = onnx.version_converter.convert_version(copy, _OPSET)
+    if any(map(_is_newer, copy.graph.node)):  # they would keep the opset from being stated lower
+        plain = fold_constants(infer(written_out(infer(copy), _is_newer)))
+        copy, _ = FINITE.call(without_idle_casts(infer(plain)))
     taken = {node.name for node in copy.graph.node}
     for number, node in enumerate(copy.graph.node):
         if not node.name:

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
 from anynpu.foreign import ONNX
-from anynpu.graph.fold import initializer_names
+from anynpu.graph.fold import initializer_names, names_read
 from anynpu.source.kinds import EXPORT_AGAIN, not_onnx, reject_other_kinds
 
 # Protobuf cannot hold or write more in one message.
@@ -56,11 +56,17 @@ def read(path: Path) -> ModelProto:
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
             _check_tensor(f"{path}: tensor '{name}'", tensor)
-        for graph in _graphs(model.graph):
-            graph.name = graph.name or "graph"  # ONNX Runtime takes a graph without a name, the checker does not
+        for graph in _graphs(model.graph):  # ONNX Runtime takes one without a name, and nodes in any order
+            graph.name = graph.name or "graph"
+            _sort(graph)
         if any(_is_shapeless(value) for value in model.graph.output):  # ONNX Runtime needs none, the checker does
             model = onnx.shape_inference.infer_shapes(model)
+        bare = [value for value in model.graph.output if _is_shapeless(value)]
+        for value in bare:
+            value.type.tensor_type.shape.SetInParent()  # it takes a result whose shape is left open too
         onnx.checker.check_model(model)
+        for value in bare:
+            value.type.tensor_type.ClearField("shape")
         names = {name for node in model.graph.node for name in node.output}
         names |= {value.name for value in model.graph.input} | initializer_names(model.graph)
         for output in model.graph.output:
@@ -123,6 +129,22 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(attribute.g)
             for inner in attribute.graphs:
                 yield from _graphs(inner)
+
+
+def _sort(graph: onnx.GraphProto) -> None:
+    """Puts every node behind those whose results it reads; nodes that wait for each other stay where they are."""
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    reads = [{makers[name] for name in names_read(node) if name in makers} for node in graph.node]
+    if all(before < place for place, each in enumerate(reads) for before in each):
+        return
+    order, done, waiting = list[int](), set[int](), list(range(len(graph.node)))
+    while ready := [place for place in waiting if reads[place] <= done]:
+        order += ready
+        done.update(ready)
+        waiting = [place for place in waiting if place not in done]
+    nodes = [onnx.NodeProto.FromString(graph.node[place].SerializeToString()) for place in (*order, *waiting)]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _tensors(root: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:

@@ -51,7 +51,7 @@ class Original:
     notes: tuple[str, ...]
     exported: Exported | None = None
     branching: onnx.ModelProto | None = None
-    """The graph before known branches were written out, where it has any."""
+    """The graph before known branches and fused operators were written out, where it has any."""
     effects: tuple[PassEffect, ...] = ()
     """What was done to the user's graph before."""
     narrow: onnx.ModelProto | None = None
@@ -109,23 +109,20 @@ class Original:
 
 def read_original(source: ModelSource) -> Original:
     """Returns the user's model with inputs bound, in inference mode and with every shape known."""
-    from anynpu.graph import passes
     from anynpu.graph.branches import has_branches
     from anynpu.graph.dynamic import in_floats
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
-    from anynpu.graph.passes import Pass
+    from anynpu.graph.fused import is_fused, written_out
+    from anynpu.graph.passes import Pass, run
     from anynpu.graph.precision import in_float32
-    from anynpu.graph.shapes import make_static
+    from anynpu.graph.shapes import make_static, open_batches
     from anynpu.graph.training import for_inference
+    from anynpu.source.onnx_file import read
 
-    exported, notes = None, list[str]()
-    if source.kind == "onnx":
-        from anynpu.source.onnx_file import read
-
-        model = read(Path(source.model))
-    else:
-        exported = _exported(source)
-        model = exported.model
+    notes: list[str] = []
+    exported = _exported(source) if source.kind != "onnx" else None
+    model = read(Path(source.model)) if exported is None else exported.model
+    if exported is not None:
         notes += [*exported.notes, *standin_note(), *_unnamed(source, model)]
 
     def noted(answer: tuple[onnx.ModelProto, tuple[str, ...]]) -> tuple[onnx.ModelProto, int]:
@@ -154,18 +151,23 @@ def read_original(source: ModelSource) -> Original:
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
     ]
     wider = noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32)
-    static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
-    samples = noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis)
-    bound, begun = passes.run(begin, model)
+    known = [
+        noting("fused", "operators that ONNX Runtime has fused are written in ONNX's own", written_out),
+        Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1)),
+        noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis),
+    ]
+    bound, begun = run(begin, model)
+    if exported is None and (batches := open_batches(bound, shapes)):
+        notes.append(f"the batch that the file leaves open is one sample: {', '.join(batches)}")
+        shapes |= batches
     dynamic = noting("dynamic", "what is quantised at run time is real", in_floats)
-    frozen, widened = passes.run([dynamic, wider], bound)
-    graph, done = passes.run([static, samples], frozen)
-    branching = frozen if has_branches(frozen) else None
+    frozen, widened = run([dynamic, wider], bound)
+    graph, done = run(known, frozen)
+    branching = frozen if has_branches(frozen) or any(map(is_fused, frozen.graph.node)) else None
     if branching is not None and exported is None:
         branching = with_sample_axis(branching)[0]
-    narrow = None
-    if any(effect.changed for effect in widened) and exported is None and branching is None:
-        narrow = with_sample_axis(make_static(bound, shapes))[0]
+    wide = any(effect.changed for effect in widened) and exported is None and branching is None
+    narrow = with_sample_axis(make_static(bound, shapes))[0] if wide else None
     return Original(graph, tuple(notes), exported, branching, (*begun, *widened, *done), narrow)
 
 

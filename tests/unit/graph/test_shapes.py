@@ -56,6 +56,31 @@ def test_dynamic_dimension_is_named():
     assert "--shape image=1,3,224,224" in error.value.hint
 
 
+@pytest.mark.parametrize(
+    ("inputs", "batches"),
+    [
+        ("float[N,3,8,8] x", {"x": [1, 3, 8, 8]}),
+        ("float[batch,4] x, float[2,batch,5] state", {"x": [1, 4], "state": [2, 1, 5]}),
+        ("float[batch,time,4] x, float[batch,5] z", {"z": [1, 5]}),
+        ("float[sequence_length,4] x", {}),
+        ("float[num_nodes,4] x, float[4] z", {}),
+        ("float[N] x", {}),
+        ("float[1,3] x", {}),
+    ],
+)
+def test_an_open_batch_is_one(inputs, batches):
+    model = parse(f"g ({inputs}) => (float[N] y) {{ y = Relu(x) }}")
+    assert shapes.open_batches(model) == batches
+    assert shapes.open_batches(model, {"x", "z", "state"}) == {}
+
+
+def test_a_first_axis_of_unknown_size_without_a_name_is_a_batch_and_a_later_one_is_not():
+    model = parse("g (float[2,4] x, float[2,4] z) => (float[2,4] y) { y = Add(x, z) }")
+    for value, place in zip(model.graph.input, (0, 1), strict=True):
+        value.type.tensor_type.shape.dim[place].dim_value = -1
+    assert shapes.open_batches(model) == {"x": [1, 4]}
+
+
 def test_unnamed_and_negative_dimensions_are_dynamic():
     model = parse("g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }")
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -1

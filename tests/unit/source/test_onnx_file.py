@@ -57,6 +57,32 @@ def test_a_graph_without_a_name_gets_one(tmp_path):
     assert read.graph.name and read.graph.node == model.graph.node
 
 
+def test_nodes_in_any_order_are_sorted(tmp_path):
+    model = conv_model()
+    sorted_nodes = list(model.graph.node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(sorted_nodes)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    path = saved(tmp_path, model)
+    onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # it runs there
+    assert [node.op_type for node in onnx_file.read(path).graph.node] == ["Conv", "Relu"]
+
+
+def test_nodes_that_wait_for_each_other_are_refused(tmp_path):
+    model = conv_model()
+    model.graph.node[0].input[0] = "y"
+    with pytest.raises(IntegrityError, match="sorted"):
+        onnx_file.read(saved(tmp_path, model))
+
+
+def test_a_result_whose_shape_is_left_open_is_read(tmp_path):
+    model = conv_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path = saved(tmp_path, model)
+    onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # it runs there
+    assert onnx_file.read(path).SerializeToString() == model.SerializeToString()
+
+
 def test_missing_file_names_the_others(tmp_path):
     saved(tmp_path, conv_model())
     with pytest.raises(ConfigError, match="no such file") as error:

@@ -117,13 +117,22 @@ def _tanh8(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     return function
 
 
-@_unary
-def leaky_relu(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+def leaky_relu(graph: Graph, node: Node) -> Layer:
     """LEAKY_RELU."""
-    identity = fp.quantize_multiplier(scale_of(source) / scale_of(target))
+    return (_leaky16 if graph.input(node, 0).dtype == "int16" else _leaky8)(graph, node)
+
+
+def _slopes(node: Node, source: TfliteTensor, target: TfliteTensor) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """Returns multiplier and shift above and below zero, and the sign of the slope below."""
     slope = scale_of(source) * node.options.alpha / scale_of(target)
-    alpha = fp.quantize_multiplier(abs(slope))
-    sign = -1 if slope < 0 else 1
+    above = fp.quantize_multiplier(scale_of(source) / scale_of(target))
+    return above, fp.quantize_multiplier(abs(slope)), -1 if slope < 0 else 1
+
+
+@_unary
+def _leaky8(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """LEAKY_RELU of int8."""
+    identity, alpha, sign = _slopes(node, source, target)
 
     def function(value: int) -> int:
         value -= zero_of(source)
@@ -131,6 +140,23 @@ def leaky_relu(node: Node, source: TfliteTensor, target: TfliteTensor) -> Functi
         return _saturated(scaled + zero_of(target))
 
     return function
+
+
+def _leaky16(graph: Graph, node: Node) -> Layer:
+    """Returns LEAKY_RELU of int16, whose zero points are zero."""
+    source, target = graph.input(node, 0), graph.output(node)
+    require(target.dtype == "int16", f"has no kernel for int16 to {target.dtype}")
+    (multiplier1, shift1), (multiplier2, shift2), sign = _slopes(node, source, target)
+    params: dict[str, Value] = {
+        "count": math.prod(source.shape),
+        "multiplier1": multiplier1,
+        "shift1": shift1,
+        "multiplier2": multiplier2,
+        "shift2": shift2,
+        "sign2": sign,
+    }
+    arguments = (Tensor(node.inputs[0], "int16_t"), Tensor(node.outputs[0], "int16_t"))
+    return Layer(node, (Call("leaky_s16", params, arguments),), over=(node.inputs[0],))
 
 
 @_unary

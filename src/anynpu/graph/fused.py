@@ -1,0 +1,209 @@
+"""Operators that ONNX Runtime fuses when it optimises a model (domain com.microsoft), in ONNX's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from anynpu.graph.fold import copied
+from anynpu.graph.opset import opset_of
+from anynpu.tensors import Array
+
+DOMAIN = "com.microsoft"
+_AXES_AS_INPUT = 18
+"""The opset from which ReduceMean reads its axes."""
+_ACTIVATION_SETTINGS = {
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+    "Elu": ("alpha",),
+}
+
+
+def is_fused(node: NodeProto) -> bool:
+    """Tells whether an operator is one of ONNX Runtime's that is written out here."""
+    if node.op_type == "SimplifiedLayerNormalization":  # ONNX Runtime has it in ONNX's own domain
+        return True
+    batches = any(each.name in ("transBatchA", "transBatchB") and each.i for each in node.attribute)
+    return node.domain == DOMAIN and node.op_type in RULES and not batches
+
+
+def written_out(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model with ONNX Runtime's fused operators in ONNX's own, and a note of their kinds."""
+    fused = [node for node in model.graph.node if is_fused(node)]
+    if not fused:
+        return model, ()
+    result, nodes = copied(model), list[NodeProto]()
+    for node in model.graph.node:
+        if not is_fused(node):
+            nodes.append(node)
+            continue
+        at = _Writer(node, result, opset_of(model))
+        RULES[node.op_type](at)
+        nodes += at.nodes
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    kinds = ", ".join(sorted({node.op_type for node in fused}))
+    return result, (f"{len(fused)} operator(s) that ONNX Runtime has fused are written in ONNX's own: {kinds}",)
+
+
+@dataclass
+class _Writer:
+    """Writes the nodes that one fused operator stands for."""
+
+    node: NodeProto
+    model: ModelProto
+    opset: int
+    nodes: list[NodeProto] = field(default_factory=list)
+
+    def input(self, place: int) -> str:
+        return self.node.input[place] if place < len(self.node.input) else ""
+
+    def result(self, place: int = 0) -> str:
+        return self.node.output[place] if place < len(self.node.output) else ""
+
+    def get(self, name: str, default: Any) -> Any:
+        stated = next((each for each in self.node.attribute if each.name == name), None)
+        value = default if stated is None else helper.get_attribute_value(stated)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def stored(self, value: Any, dtype: type = np.float32) -> str:
+        """Stores a constant and returns its name."""
+        name = f"{self.result()}/stored{len(self.model.graph.initializer)}"
+        self.model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def array(self, name: str) -> Array | None:
+        """Returns what is stored under a name, None for a computed tensor."""
+        tensor = next((item for item in self.model.graph.initializer if item.name == name), None)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def emit(self, kind: str, *inputs: str, to: str = "", **settings: Any) -> str:
+        """Writes one node and returns its result."""
+        name = to or f"{self.result()}/{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **settings))
+        return name
+
+    def mean(self, tensor: str) -> str:
+        """Writes the mean over the last axis, which stays."""
+        if self.opset >= _AXES_AS_INPUT:
+            return self.emit("ReduceMean", tensor, self.stored([-1], np.int64), keepdims=1)
+        return self.emit("ReduceMean", tensor, axes=[-1], keepdims=1)
+
+    def renamed(self, result: str) -> None:
+        """Gives the last node the name of a result of the fused operator."""
+        self.nodes[-1].output[0] = result
+
+
+def _kept(at: _Writer, *names: str) -> dict[str, Any]:
+    """Returns the settings of the fused operator that the plain one has too."""
+    return {each.name: helper.get_attribute_value(each) for each in at.node.attribute if each.name in names}
+
+
+def _activated(at: _Writer, kind: str, params: list[float], tensor: str) -> None:
+    """Writes the activation that was fused behind an operator, or nothing, to the operator's result."""
+    if not kind:
+        at.renamed(at.result())
+    elif kind == "Clip" and at.opset >= 11:
+        at.emit("Clip", tensor, *(at.stored(each) for each in params), to=at.result())
+    else:
+        settings = dict(zip(_ACTIVATION_SETTINGS.get(kind, ()), params, strict=False))
+        at.emit(kind, tensor, to=at.result(), **settings)
+
+
+def _conv(at: _Writer) -> None:
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    tensor = at.emit("Conv", *(name for name in at.node.input[:3] if name), **_kept(at, *names))
+    if at.input(3):
+        tensor = at.emit("Add", tensor, at.input(3))
+    _activated(at, at.get("activation", ""), list(at.get("activation_params", [])), tensor)
+
+
+def _gemm(at: _Writer) -> None:
+    tensor = at.emit("Gemm", *at.node.input, **_kept(at, "alpha", "beta", "transA", "transB"))
+    params = [at.get(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
+    _activated(at, at.get("activation", ""), [each for each in params if each is not None], tensor)
+
+
+def _product(at: _Writer) -> None:
+    names = [at.input(0), at.input(1)]
+    turned = [bool(at.get(name, 0)) for name in ("transA", "transB")]
+    for place in (0, 1):
+        array = at.array(names[place])
+        if turned[place] and array is not None:
+            names[place], turned[place] = at.stored(np.swapaxes(array, -1, -2), array.dtype.type), False
+    if any(turned):
+        left, right = "...ji" if turned[0] else "...ij", "...kj" if turned[1] else "...jk"
+        tensor = at.emit("Einsum", *names, equation=f"{left},{right}->...ik")
+    else:
+        tensor = at.emit("MatMul", *names)
+    if at.get("alpha", 1.0) != 1.0:
+        at.emit("Mul", tensor, at.stored(at.get("alpha", 1.0)))
+    at.renamed(at.result())
+
+
+def _gelu(at: _Writer) -> None:
+    tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
+    inner = at.emit("Erf", at.emit("Mul", tensor, at.stored(np.sqrt(0.5))))
+    half = at.emit("Mul", tensor, at.stored(0.5))
+    at.emit("Mul", half, at.emit("Add", inner, at.stored(1.0)), to=at.result())
+
+
+def _fast_gelu(at: _Writer) -> None:
+    tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
+    cube = at.emit("Mul", at.emit("Mul", tensor, tensor), tensor)
+    inner = at.emit("Add", tensor, at.emit("Mul", cube, at.stored(0.044715)))
+    bent = at.emit("Tanh", at.emit("Mul", inner, at.stored(np.sqrt(2 / np.pi))))
+    half = at.emit("Mul", tensor, at.stored(0.5))
+    at.emit("Mul", half, at.emit("Add", bent, at.stored(1.0)), to=at.result())
+
+
+def _quick_gelu(at: _Writer) -> None:
+    scaled = at.emit("Mul", at.input(0), at.stored(at.get("alpha", 1.702)))
+    at.emit("Mul", at.input(0), at.emit("Sigmoid", scaled), to=at.result())
+
+
+def _normalised(at: _Writer, tensor: str, scale: str, shift: str, centred: bool) -> None:
+    """Writes a layer norm over the last axis, or one of roots of mean squares, to the operator's result."""
+    if centred:
+        tensor = at.emit("Sub", tensor, at.mean(tensor))
+    spread = at.mean(at.emit("Mul", tensor, tensor))
+    root = at.emit("Sqrt", at.emit("Add", spread, at.stored(at.get("epsilon", 1e-5 if not centred else 1e-12))))
+    at.emit("Mul", at.emit("Div", tensor, root), scale)
+    if shift:
+        at.emit("Add", at.nodes[-1].output[0], shift)
+    at.renamed(at.result())
+
+
+def _simple_norm(at: _Writer) -> None:
+    _normalised(at, at.input(0), at.input(1), "", centred=False)
+
+
+def _skip_norm(at: _Writer) -> None:
+    plain = at.node.op_type == "SkipLayerNormalization"
+    bias = at.input(4 if plain else 3)
+    total = at.emit("Add", at.input(0), at.input(1))
+    total = at.emit("Add", total, bias) if bias else total
+    if at.result(3):
+        total = at.emit("Identity", total, to=at.result(3))
+    _normalised(at, total, at.input(2), at.input(3) if plain else "", centred=plain)
+
+
+RULES: dict[str, Callable[[_Writer], None]] = {
+    "FusedConv": _conv,
+    "FusedGemm": _gemm,
+    "FusedMatMul": _product,
+    "TransposeMatMul": _product,
+    "Gelu": _gelu,
+    "BiasGelu": _gelu,
+    "FastGelu": _fast_gelu,
+    "QuickGelu": _quick_gelu,
+    "SimplifiedLayerNormalization": _simple_norm,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_norm,
+}
+"""What writes each fused operator out."""
