@@ -102,10 +102,10 @@ class _Written:
                 offset = offset.reshape(-1, *(1 for _ in array.shape[1:]))
             names[place] = f"{node.output[0]}/real{place}"
             self.constants[names[place]] = array.astype(np.float32) - offset
-        made = helper.make_node(PRODUCTS[node.op_type], names, list(node.output), name=node.name)
-        made.attribute.extend(node.attribute)
-        self.nodes.append(made)
-        self.products[node.output[0]] = made
+        product = helper.make_node(PRODUCTS[node.op_type], names, list(node.output), name=node.name)
+        product.attribute.extend(node.attribute)
+        self.nodes.append(product)
+        self.products[node.output[0]] = product
 
     def _scaled(self, node: NodeProto) -> bool:
         """Puts the scale behind a product into its stored weights, where it is one number or one for each column."""
@@ -113,18 +113,18 @@ class _Written:
         factor = next((self.constants[each] for each in node.input if each in self.constants), None)
         if not name or factor is None:
             return False
-        made = self.products[name]
-        weights = self.constants.get(made.input[1])
-        along = 0 if made.op_type == "Conv" else -1
+        product = self.products[name]
+        weights = self.constants.get(product.input[1])
+        along = 0 if product.op_type == "Conv" else -1
         alone = all(self.reads[each] == 1 for each in (name, *(new for new, old in self.same.items() if old == name)))
         if weights is None or not alone or factor.size not in (1, weights.shape[along]):
             return False
         shape = [1] * weights.ndim
         shape[along] = factor.size
-        stored = f"{made.input[1]}/scaled"
+        stored = f"{product.input[1]}/scaled"
         self.constants[stored] = np.asarray(weights * factor.reshape(shape), np.float32)
-        made.input[1] = stored
-        made.output[0] = node.output[0]
+        product.input[1] = stored
+        product.output[0] = node.output[0]
         del self.products[name]
         return True
 

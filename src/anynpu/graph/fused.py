@@ -115,7 +115,7 @@ def _activated(at: _Writer, kind: str, params: list[float], tensor: str) -> None
         at.emit(kind, tensor, to=at.result(), **settings)
 
 
-def _conv(at: _Writer) -> None:
+def conv(at: _Writer) -> None:
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     tensor = at.emit("Conv", *(name for name in at.node.input[:3] if name), **_kept(at, *names))
     if at.input(3):
@@ -123,13 +123,13 @@ def _conv(at: _Writer) -> None:
     _activated(at, at.get("activation", ""), list(at.get("activation_params", [])), tensor)
 
 
-def _gemm(at: _Writer) -> None:
+def gemm(at: _Writer) -> None:
     tensor = at.emit("Gemm", *at.node.input, **_kept(at, "alpha", "beta", "transA", "transB"))
     params = [at.get(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
     _activated(at, at.get("activation", ""), [each for each in params if each is not None], tensor)
 
 
-def _product(at: _Writer) -> None:
+def product(at: _Writer) -> None:
     names = [at.input(0), at.input(1)]
     turned = [bool(at.get(name, 0)) for name in ("transA", "transB")]
     for place in (0, 1):
@@ -146,14 +146,14 @@ def _product(at: _Writer) -> None:
     at.renamed(at.result())
 
 
-def _gelu(at: _Writer) -> None:
+def gelu(at: _Writer) -> None:
     tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
     inner = at.emit("Erf", at.emit("Mul", tensor, at.stored(np.sqrt(0.5))))
     half = at.emit("Mul", tensor, at.stored(0.5))
     at.emit("Mul", half, at.emit("Add", inner, at.stored(1.0)), to=at.result())
 
 
-def _fast_gelu(at: _Writer) -> None:
+def fast_gelu(at: _Writer) -> None:
     tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
     cube = at.emit("Mul", at.emit("Mul", tensor, tensor), tensor)
     inner = at.emit("Add", tensor, at.emit("Mul", cube, at.stored(0.044715)))
@@ -162,7 +162,7 @@ def _fast_gelu(at: _Writer) -> None:
     at.emit("Mul", half, at.emit("Add", bent, at.stored(1.0)), to=at.result())
 
 
-def _quick_gelu(at: _Writer) -> None:
+def quick_gelu(at: _Writer) -> None:
     scaled = at.emit("Mul", at.input(0), at.stored(at.get("alpha", 1.702)))
     at.emit("Mul", at.input(0), at.emit("Sigmoid", scaled), to=at.result())
 
@@ -179,11 +179,11 @@ def _normalised(at: _Writer, tensor: str, scale: str, shift: str, centred: bool)
     at.renamed(at.result())
 
 
-def _simple_norm(at: _Writer) -> None:
+def simple_norm(at: _Writer) -> None:
     _normalised(at, at.input(0), at.input(1), "", centred=False)
 
 
-def _skip_norm(at: _Writer) -> None:
+def skip_norm(at: _Writer) -> None:
     plain = at.node.op_type == "SkipLayerNormalization"
     bias = at.input(4 if plain else 3)
     total = at.emit("Add", at.input(0), at.input(1))
@@ -194,16 +194,16 @@ def _skip_norm(at: _Writer) -> None:
 
 
 RULES: dict[str, Callable[[_Writer], None]] = {
-    "FusedConv": _conv,
-    "FusedGemm": _gemm,
-    "FusedMatMul": _product,
-    "TransposeMatMul": _product,
-    "Gelu": _gelu,
-    "BiasGelu": _gelu,
-    "FastGelu": _fast_gelu,
-    "QuickGelu": _quick_gelu,
-    "SimplifiedLayerNormalization": _simple_norm,
-    "SkipLayerNormalization": _skip_norm,
-    "SkipSimplifiedLayerNormalization": _skip_norm,
+    "FusedConv": conv,
+    "FusedGemm": gemm,
+    "FusedMatMul": product,
+    "TransposeMatMul": product,
+    "Gelu": gelu,
+    "BiasGelu": gelu,
+    "FastGelu": fast_gelu,
+    "QuickGelu": quick_gelu,
+    "SimplifiedLayerNormalization": simple_norm,
+    "SkipLayerNormalization": skip_norm,
+    "SkipSimplifiedLayerNormalization": skip_norm,
 }
 """What writes each fused operator out."""

@@ -24,7 +24,7 @@ from anynpu.graph.functions import is_function, without_idle_casts, written_out
 from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
-from anynpu.graph.simplify import FINITE
+from anynpu.graph.simplify import without_infinities
 from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
@@ -171,7 +171,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         copy = onnx.version_converter.convert_version(copy, _OPSET)
     if any(map(_is_newer, copy.graph.node)):  # they would keep the opset from being stated lower
         plain = fold_constants(infer(written_out(infer(copy), _is_newer)))
-        copy, _ = FINITE.call(without_idle_casts(infer(plain)))
+        copy, _ = without_infinities(without_idle_casts(infer(plain)))
     taken = {node.name for node in copy.graph.node}
     for number, node in enumerate(copy.graph.node):
         if not node.name:

@@ -120,10 +120,9 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.source.onnx_file import read
 
     notes: list[str] = []
-    exported = _exported(source) if source.kind != "onnx" else None
+    exported = None if source.kind == "onnx" else _exported(source)
     model = read(Path(source.model)) if exported is None else exported.model
-    if exported is not None:
-        notes += [*exported.notes, *standin_note(), *_unnamed(source, model)]
+    notes += [] if exported is None else [*exported.notes, *standin_note(), *_unnamed(source, model)]
 
     def noted(answer: tuple[onnx.ModelProto, tuple[str, ...]]) -> tuple[onnx.ModelProto, int]:
         notes.extend(answer[1])
@@ -131,13 +130,9 @@ def read_original(source: ModelSource) -> Original:
 
     shapes = {name: list(shape) for name, shape in source.shapes.items()}
     of_file = (lambda _: "") if exported is None else (lambda _: "the module's own inputs are what was stated")
-    binding = Pass(
-        "fix",
-        "inputs that --fix names become constants",
-        lambda graph: (fixed(graph, source.fixed), len(source.fixed)),
-        requires=of_file,
-        keeps_results=False,
-    )
+
+    def bind(graph: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+        return fixed(graph, source.fixed), len(source.fixed)
 
     def noting(
         name: str, what: str, change: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, tuple[str, ...]]]
@@ -146,11 +141,14 @@ def read_original(source: ModelSource) -> Original:
         return Pass(name, what, lambda graph: noted(change(graph)), requires=requires, keeps_results=False)
 
     begin = [
-        binding,
+        Pass("fix", "inputs that --fix names become constants", bind, requires=of_file, keeps_results=False),
         noting("inference", "operators in training mode compute as they do outside training", for_inference),
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
     ]
-    wider = noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32)
+    real = [
+        noting("dynamic", "what is quantised at run time is real", in_floats),
+        noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32),
+    ]
     known = [
         noting("fused", "operators that ONNX Runtime has fused are written in ONNX's own", written_out),
         Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1)),
@@ -160,8 +158,7 @@ def read_original(source: ModelSource) -> Original:
     if exported is None and (batches := open_batches(bound, shapes)):
         notes.append(f"the batch that the file leaves open is one sample: {', '.join(batches)}")
         shapes |= batches
-    dynamic = noting("dynamic", "what is quantised at run time is real", in_floats)
-    frozen, widened = run([dynamic, wider], bound)
+    frozen, widened = run(real, bound)
     graph, done = run(known, frozen)
     branching = frozen if has_branches(frozen) or any(map(is_fused, frozen.graph.node)) else None
     if branching is not None and exported is None:

@@ -80,7 +80,7 @@ def test_a_result_whose_shape_is_left_open_is_read(tmp_path):
     model.graph.output[0].type.tensor_type.ClearField("shape")
     path = saved(tmp_path, model)
     onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])  # it runs there
-    assert onnx_file.read(path).SerializeToString() == model.SerializeToString()
+    assert onnx_file.read(path).graph.output[0].type == conv_model().graph.output[0].type
 
 
 def test_missing_file_names_the_others(tmp_path):
