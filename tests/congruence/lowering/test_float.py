@@ -221,6 +221,11 @@ ONE_NODE = {
                     coordinate_transformation_mode="half_pixel"),
     "bilinear to corners": one("Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 2, 2], np.float32)}, mode="linear",
                                coordinate_transformation_mode="align_corners"),
+    "corners at a size that is no whole": net(
+        [helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear",
+                          coordinate_transformation_mode="align_corners")],
+        {"x": (1, 3, 8, 8)}, {"s": np.asarray([1, 1, 1.7, 1.3], np.float32)}, opset=19,
+    ),
     "depth to space": one("DepthToSpace", (1, 8, 3, 4), blocksize=2),
     "pixel shuffle": one("DepthToSpace", (1, 8, 3, 4), blocksize=2, mode="CRD"),
     "space to depth": one("SpaceToDepth", (1, 3, 4, 6), blocksize=2),

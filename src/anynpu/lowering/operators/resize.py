@@ -49,7 +49,9 @@ def _matrix(at: Lowering, node: Node, axis: int) -> np.ndarray:
     settings.pop("keep_aspect_ratio_policy", None)
     place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
     scales = at.constant(node.input(place)) if node.input(place) and not node.input(3) else None
-    by_scale = scales is not None and scales.size
+    # Between corners, ONNX Runtime goes by the whole size, and ONNX's reference by the scale.
+    corners = settings.get("coordinate_transformation_mode") == "align_corners"
+    by_scale = scales is not None and scales.size and not corners
     ratio = float(scales.reshape(-1)[list(over).index(axis)]) if by_scale and scales is not None else after / before
     inputs = ["x", "", "s"] if by_scale else ["x", "", "", "z"]
     only = helper.make_node("Resize", inputs, ["y"], axes=[1], **settings)
@@ -90,6 +92,8 @@ def _require_ratio(at: Lowering, node: Node, before: tuple[int, ...], after: tup
     scales = required(at.constant(node.input(place)), "the scale") if node.input(place) else None
     if scales is None or scales.size == 0 or node.input(3):
         return
+    if node.get("coordinate_transformation_mode") == "align_corners":
+        return  # the corners say where samples lie
     axes = node.integers("axes", list(range(len(before))))
     for axis, scale in zip(axes, scales.reshape(-1), strict=True):
         if abs(before[axis] * float(scale) - after[axis]) > 1e-3:
