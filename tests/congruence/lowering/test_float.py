@@ -166,6 +166,13 @@ ONE_NODE = {
          helper.make_node("GatherND", ["x", "place"], ["y"])],
         {"x": TOKENS}, {"last": i(2), "middle": i(1), "zero": np.zeros((1, 1), np.int64)},
     ),
+    "rows added to others": one(
+        "ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1], [0, -1], [0, 3]]), "u": f(4, 12)}, reduction="add"
+    ),
+    "rows added to a table": net(
+        [helper.make_node("ScatterND", ["table", "n", "x"], ["y"], reduction="add")],
+        {"x": (1, 3, 8)}, {"table": f(5, 8), "n": np.asarray([[[4], [0], [4]]])}, opset=18,
+    ),
     "scatter": one("ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]]), "u": f(2, 12)}),
     "pad by edges": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}, mode="edge"),
     "pad by wrapping": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}, mode="wrap", opset=19),

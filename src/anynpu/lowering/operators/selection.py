@@ -8,6 +8,7 @@ import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
+from anynpu.lowering.operators.linear import dense
 from anynpu.lowering.operators.movement import joined, sliced
 from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, Options, Reducer, Sub, TopKV2
 from anynpu.lowering.table import Node, Refused, operator, required
@@ -180,9 +181,15 @@ _REDUCTIONS: dict[str, tuple[str, Options | None, float | None]] = {
 
 @operator("ScatterElements", "ScatterND", "Scatter")
 def scatter(at: Lowering, node: Node) -> None:
-    """GATHER from the data and the updates behind it, where the numbers are constant; a reduction writes each once."""
+    """GATHER from the data and the updates behind it, where the numbers are constant; a reduction writes each once.
+
+    Rows that are added to others are a product by a stored matrix of ones and zeros.
+    """
     data, updates = node.input(0), node.input(2)
     indices = required(at.constant(node.input(1)), "where it writes")
+    if node.op == "ScatterND" and node.get("reduction", "none") == "add" and indices.shape[-1] < at.rank(data):
+        _added(at, node, indices)
+        return
     numbers, new = _numbered(at, data), _numbered(at, updates) + int(np.prod(at.shape(data)))
     chosen = numbers.copy()
     if node.op == "ScatterND":
@@ -203,6 +210,24 @@ def scatter(at: Lowering, node: Node) -> None:
     others = tensors[0] if idle is None else at.store(np.full(shape, idle, dtype), f"{node.output}/idle")
     spread = at.reshape(_picked(at, [others, tensors[1]], chosen, f"{node.output}/updates"), shape)
     at.give(node.output, at.emit(kind, (tensors[0], spread), shape, options, node.output))
+
+
+def _added(at: Lowering, node: Node, indices: Array) -> None:
+    """Gives the data plus rows at stored places, several at one place or none."""
+    data, updates, depth = node.input(0), node.input(2), indices.shape[-1]
+    leading, count = at.shape(data)[:depth], math.prod(indices.shape[:-1])
+    wrapped = np.where(indices < 0, indices + np.asarray(leading), indices).reshape(count, depth)
+    places = np.ravel_multi_index(tuple(wrapped.T), leading)
+    weights = np.zeros((math.prod(leading), count), np.float32)
+    weights[places, np.arange(count)] = 1.0
+    before = indices.ndim - 1
+    turned = (*range(before, at.rank(updates)), *range(before))
+    rows = at.reshape(at.stored(updates, turned), (math.prod(at.shape(data)[depth:]), count))
+    axes = (*range(depth, at.rank(data)), *range(depth))
+    old = at.stored(data, axes)
+    shape = at.tensors[old].shape
+    added = at.reshape(dense(at, rows, weights, None, f"{node.output}/rows"), shape)
+    at.give(node.output, at.emit("ADD", (old, added), shape, Add(), node.output), axes)
 
 
 @operator("OneHot")
