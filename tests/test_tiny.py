@@ -84,11 +84,13 @@ def test_the_report_says_what_was_asked_and_what_it_was_made_of(built, home):
     assert cpu["step"]["inputs"]["data"] == built["data"]["calibration"]["digest"]
     assert {"onnx", "onnxruntime", "anynpu"} <= set(cpu["step"]["tools"])
     assert {"name": "bias-correction", "changed": 3} in cpu["passes"]
-    assert [each["name"] for each in built["model"]["passes"]][:5] == [
+    assert [each["name"] for each in built["model"]["passes"]][:7] == [
         "fix",
         "inference",
         "varying",
+        "dynamic",
         "float32",
+        "fused",
         "static",
     ]
     assert cpu["details"]["quantisation"]["float_operators"] == []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from small_net import write_net
 
@@ -54,8 +55,10 @@ def test_a_truncated_model(net: Path, refuse: Refuse, share: float) -> None:
 
 
 def test_dynamic_dimensions_ask_for_a_shape(tmp_path: Path, refuse: Refuse) -> None:
-    write_net(tmp_path / "net.onnx", batch="batch")
-    refuse(2, "batch", "build", "-m", "net.onnx", *TO, hint="--shape")
+    model = onnx.load(write_net(tmp_path / "net.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    refuse(2, "height", "build", "-m", "net.onnx", *TO, hint="--shape")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -621,7 +621,7 @@ IMAGE8 = (
     *("transpose_conv", "max_pool", "max_pool", "average_pool", "average_pool", "resize_bilinear", "resize_nearest"),
     *("depth_space", "pad", "pad"),
 )
-ANY16 = ("add", "sub", "mul", "maximum", "relu", "relu6", "softmax", "quantize", "mean", "reshape", "dense", "dense")
+ANY16 = ("add", "sub", "mul", "maximum", "relu", "relu6", "leaky", "softmax", "quantize", "mean", "reshape", "dense")
 IMAGE16 = ("conv", "conv", "conv", "depthwise", "depthwise", "max_pool", "average_pool", "pad", "concatenation")
 BINARY = {
     "add": "ADD",

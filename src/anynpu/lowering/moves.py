@@ -155,10 +155,10 @@ def _functions_behind(graph: Graph, source: str, readers: dict[str, list[Operato
     pending = list(readers.get(source, []))
     while pending:
         operator = pending.pop(0)
-        others = [graph.tensors[name] for name in operator.inputs if name not in values]
-        numbers = all(t.data is not None and t.data.size == 1 and len(t.shape) <= rank for t in others)
         if operator in inside or operator.kind not in ONE_BY_ONE:
             continue
+        others = [graph.tensors[name] for name in operator.inputs if name not in values]
+        numbers = all(t.data is not None and t.data.size == 1 and len(t.shape) <= rank for t in others)
         if numbers and graph.tensors[operator.outputs[0]].shape == graph.tensors[source].shape:
             inside.append(operator)
             values.add(operator.outputs[0])

@@ -13,7 +13,6 @@ import resource
 import select
 import signal
 import struct
-import tempfile
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +41,8 @@ class Decoder:
         missing = {stream: title for stream, title in zip(streams, titles, strict=True) if stream not in self._decoded}
         if missing:
             importlib.import_module("ethosu.mlw_codec")  # here, so that no child has to
-            with tempfile.TemporaryFile() as sink:
+            # In memory: on a full disk an answer would be cut off, as that of a damaged stream is.
+            with os.fdopen(os.memfd_create("weights"), "w+b") as sink:
                 child = os.fork()
                 if child == 0:
                     _decode_all(list(missing), sink.fileno())
