@@ -40,6 +40,7 @@ if sys.platform == "linux":
 
 CALLS = "anynpu.child"
 IMPORTED = ("numpy", "onnx", "onnx.numpy_helper", "onnxruntime")
+"""What a child begins with, unless the module of its function names less as CHILDREN_IMPORT."""
 PATIENCE_S = 60
 """How long a child may take to be born, with all imports before it; then it is started from nothing instead."""
 UNBUFFERED = "PYTHONUNBUFFERED"
@@ -193,9 +194,6 @@ def serve(number: int) -> None:
     """Forks a child for every request, until nobody can ask any more."""
     connection = socket.socket(fileno=number)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
-    for name in IMPORTED:
-        with suppress(ImportError):
-            importlib.import_module(name)
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
@@ -211,14 +209,18 @@ def serve(number: int) -> None:
 
 
 def _import_for(wanted: Wanted) -> None:
-    """Imports what a child begins with: the module of ours whose function it calls, or the one that it runs."""
+    """Imports what a child begins with: the module of ours whose function it calls, or the one that it runs, and what
+    these need."""
+    module = None
     if wanted["module"] != CALLS:
         importlib.import_module(f"{wanted['module']}.__main__")
         del sys.modules[f"{wanted['module']}.__main__"]  # it runs later, what it imports stays
-        return
-    request = json.loads(Path(wanted["arguments"][0]).read_text("utf-8"))
-    if (module := request["function"].partition(":")[0]).startswith("anynpu."):
-        importlib.import_module(module)
+    else:
+        name = json.loads(Path(wanted["arguments"][0]).read_text("utf-8"))["function"].partition(":")[0]
+        module = importlib.import_module(name) if name.startswith("anynpu.") else None
+    for package in getattr(module, "CHILDREN_IMPORT", IMPORTED):
+        with suppress(ImportError):
+            importlib.import_module(package)
 
 
 def _keep(wanted: Wanted, said: int, alive: int, report: int) -> None:

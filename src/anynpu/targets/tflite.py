@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 EQUALIZATION = "equalization.json"
 """The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
+CHILDREN_IMPORT = ("numpy",)
+"""Quantising a TFLite file needs neither ONNX nor its runtime."""
 OWN_RANGES = "ranges.json"
 """What the tensors of a model that came quantised can hold: their scales are kept."""
 
