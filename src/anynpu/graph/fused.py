@@ -42,7 +42,7 @@ def written_out(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
         if not is_fused(node):
             nodes.append(node)
             continue
-        at = _Writer(node, result, opset_of(model))
+        at = Writer(node, result, opset_of(model))
         RULES[node.op_type](at)
         nodes += at.nodes
     del result.graph.node[:]
@@ -52,7 +52,7 @@ def written_out(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Writes the nodes that one fused operator stands for."""
 
     node: NodeProto
@@ -99,12 +99,12 @@ class _Writer:
         self.nodes[-1].output[0] = result
 
 
-def _kept(at: _Writer, *names: str) -> dict[str, Any]:
+def _kept(at: Writer, *names: str) -> dict[str, Any]:
     """Returns the settings of the fused operator that the plain one has too."""
     return {each.name: helper.get_attribute_value(each) for each in at.node.attribute if each.name in names}
 
 
-def _activated(at: _Writer, kind: str, params: list[float], tensor: str) -> None:
+def _activated(at: Writer, kind: str, params: list[float], tensor: str) -> None:
     """Writes the activation that was fused behind an operator, or nothing, to the operator's result."""
     if not kind:
         at.renamed(at.result())
@@ -115,7 +115,7 @@ def _activated(at: _Writer, kind: str, params: list[float], tensor: str) -> None
         at.emit(kind, tensor, to=at.result(), **settings)
 
 
-def conv(at: _Writer) -> None:
+def conv(at: Writer) -> None:
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     tensor = at.emit("Conv", *(name for name in at.node.input[:3] if name), **_kept(at, *names))
     if at.input(3):
@@ -123,13 +123,13 @@ def conv(at: _Writer) -> None:
     _activated(at, at.get("activation", ""), list(at.get("activation_params", [])), tensor)
 
 
-def gemm(at: _Writer) -> None:
+def gemm(at: Writer) -> None:
     tensor = at.emit("Gemm", *at.node.input, **_kept(at, "alpha", "beta", "transA", "transB"))
     params = [at.get(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
     _activated(at, at.get("activation", ""), [each for each in params if each is not None], tensor)
 
 
-def product(at: _Writer) -> None:
+def product(at: Writer) -> None:
     names = [at.input(0), at.input(1)]
     turned = [bool(at.get(name, 0)) for name in ("transA", "transB")]
     for place in (0, 1):
@@ -146,14 +146,14 @@ def product(at: _Writer) -> None:
     at.renamed(at.result())
 
 
-def gelu(at: _Writer) -> None:
+def gelu(at: Writer) -> None:
     tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
     inner = at.emit("Erf", at.emit("Mul", tensor, at.stored(np.sqrt(0.5))))
     half = at.emit("Mul", tensor, at.stored(0.5))
     at.emit("Mul", half, at.emit("Add", inner, at.stored(1.0)), to=at.result())
 
 
-def fast_gelu(at: _Writer) -> None:
+def fast_gelu(at: Writer) -> None:
     tensor = at.emit("Add", at.input(0), at.input(1)) if at.input(1) else at.input(0)
     cube = at.emit("Mul", at.emit("Mul", tensor, tensor), tensor)
     inner = at.emit("Add", tensor, at.emit("Mul", cube, at.stored(0.044715)))
@@ -162,12 +162,12 @@ def fast_gelu(at: _Writer) -> None:
     at.emit("Mul", half, at.emit("Add", bent, at.stored(1.0)), to=at.result())
 
 
-def quick_gelu(at: _Writer) -> None:
+def quick_gelu(at: Writer) -> None:
     scaled = at.emit("Mul", at.input(0), at.stored(at.get("alpha", 1.702)))
     at.emit("Mul", at.input(0), at.emit("Sigmoid", scaled), to=at.result())
 
 
-def _normalised(at: _Writer, tensor: str, scale: str, shift: str, centred: bool) -> None:
+def _normalised(at: Writer, tensor: str, scale: str, shift: str, centred: bool) -> None:
     """Writes a layer norm over the last axis, or one of roots of mean squares, to the operator's result."""
     if centred:
         tensor = at.emit("Sub", tensor, at.mean(tensor))
@@ -179,11 +179,11 @@ def _normalised(at: _Writer, tensor: str, scale: str, shift: str, centred: bool)
     at.renamed(at.result())
 
 
-def simple_norm(at: _Writer) -> None:
+def simple_norm(at: Writer) -> None:
     _normalised(at, at.input(0), at.input(1), "", centred=False)
 
 
-def skip_norm(at: _Writer) -> None:
+def skip_norm(at: Writer) -> None:
     plain = at.node.op_type == "SkipLayerNormalization"
     bias = at.input(4 if plain else 3)
     total = at.emit("Add", at.input(0), at.input(1))
@@ -193,7 +193,7 @@ def skip_norm(at: _Writer) -> None:
     _normalised(at, total, at.input(2), at.input(3) if plain else "", centred=plain)
 
 
-RULES: dict[str, Callable[[_Writer], None]] = {
+RULES: dict[str, Callable[[Writer], None]] = {
     "FusedConv": conv,
     "FusedGemm": gemm,
     "FusedMatMul": product,

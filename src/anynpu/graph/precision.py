@@ -62,14 +62,7 @@ def rounding(original: ModelProto, model: ModelProto, feeds: Sequence[Mapping[st
         return ("ONNX Runtime does not run the file in its own types: what is compared is the same in float32",)
     if not pairs:
         return ("in its own types the file gives no finite numbers on these samples: it is not compared with float32",)
-    expected, got = (
-        {
-            name: np.concatenate([np.asarray(pair[side][at], np.float64).reshape(1, -1) for pair in pairs])
-            for at, name in enumerate(outputs)
-        }
-        for side in (0, 1)
-    )
-    figures = {name: each.sqnr_db for name, each in compare_outputs(expected, got).items()}
+    figures = sqnr_db(outputs, pairs)
     worst = min(figures, key=lambda name: figures[name])
     if figures[worst] < min((LEAST_DB[kind] for kind in held & {*OTHERS}), default=LEAST_DYNAMIC_DB):
         raise IntegrityError(
@@ -77,6 +70,18 @@ def rounding(original: ModelProto, model: ModelProto, feeds: Sequence[Mapping[st
             "export the model in float32",
         )
     return (f"on {len(pairs)} samples the file in its own types is {figures[worst]:.1f} dB from the same in float32",)
+
+
+def sqnr_db(outputs: Sequence[str], pairs: Sequence[Sequence[Sequence[Array]]]) -> dict[str, float]:
+    """Returns how far two models' answers to the same samples are apart, for each output."""
+    expected, got = (
+        {
+            name: np.concatenate([np.asarray(pair[side][at], np.float64).reshape(1, -1) for pair in pairs])
+            for at, name in enumerate(outputs)
+        }
+        for side in (0, 1)
+    )
+    return {name: each.sqnr_db for name, each in compare_outputs(expected, got).items()}
 
 
 def _widen(graph: GraphProto, kinds: Set[int]) -> None:

@@ -56,6 +56,8 @@ class Original:
     """What was done to the user's graph before."""
     narrow: onnx.ModelProto | None = None
     """The graph before it was made to compute in float32, where it did not."""
+    integers: onnx.ModelProto | None = None
+    """The graph before its operators on integers were written between pairs, where it has any."""
 
     def prove(self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None) -> Proof:
         """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none;
@@ -104,15 +106,19 @@ class Original:
             from anynpu.graph.precision import rounding
 
             notes = (*notes, *rounding(self.narrow, self.graph, feeds))
+        if self.integers is not None and feeds:
+            from anynpu.graph.integers import compared
+
+            notes = (*notes, *compared(self.integers, self.graph, feeds))
         return Proof(len(feeds) if total else 0, total, tuple(notes))
 
 
 def read_original(source: ModelSource) -> Original:
     """Returns the user's model with inputs bound, in inference mode and with every shape known."""
-    from anynpu.graph.branches import has_branches
     from anynpu.graph.dynamic import in_floats
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
-    from anynpu.graph.fused import is_fused, written_out
+    from anynpu.graph.fused import written_out
+    from anynpu.graph.integers import in_pairs
     from anynpu.graph.passes import Pass, run
     from anynpu.graph.precision import in_float32
     from anynpu.graph.shapes import make_static, open_batches
@@ -158,14 +164,26 @@ def read_original(source: ModelSource) -> Original:
     if exported is None and (batches := open_batches(bound, shapes)):
         notes.append(f"the batch that the file leaves open is one sample: {', '.join(batches)}")
         shapes |= batches
-    frozen, widened = run(real, bound)
+    pairs, rewritten = run([noting("qdq", "operators on stored integers are real ones between pairs", in_pairs)], bound)
+    frozen, widened = run(real, pairs)
     graph, done = run(known, frozen)
-    branching = frozen if has_branches(frozen) or any(map(is_fused, frozen.graph.node)) else None
-    if branching is not None and exported is None:
-        branching = with_sample_axis(branching)[0]
+    branching = _branching(frozen, of_file=exported is None)
     wide = any(effect.changed for effect in widened) and exported is None and branching is None
-    narrow = with_sample_axis(make_static(bound, shapes))[0] if wide else None
-    return Original(graph, tuple(notes), exported, branching, (*begun, *widened, *done), narrow)
+    narrow = with_sample_axis(make_static(pairs, shapes))[0] if wide else None
+    integers = with_sample_axis(bound)[0] if pairs is not bound else None
+    effects = (*begun, *rewritten, *widened, *done)
+    return Original(graph, tuple(notes), exported, branching, effects, narrow, integers)
+
+
+def _branching(graph: onnx.ModelProto, of_file: bool) -> onnx.ModelProto | None:
+    """Returns a graph with branches or fused operators as the proof runs it, None for any other."""
+    from anynpu.graph.branches import has_branches
+    from anynpu.graph.fix import with_sample_axis
+    from anynpu.graph.fused import is_fused
+
+    if not has_branches(graph) and not any(map(is_fused, graph.graph.node)):
+        return None
+    return with_sample_axis(graph)[0] if of_file else graph
 
 
 def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:
