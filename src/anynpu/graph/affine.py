@@ -37,9 +37,17 @@ class _Layers:
     def before(self, node: NodeProto, place: int = 0) -> tuple[NodeProto, int] | None:
         """Returns the layer that nothing but a node reads, and the axis of its weights with its output channels."""
         layer = self.makers.get(node.input[place]) if not node.domain else None
-        if layer is None or self.uses[node.input[place]] != 1 or len(node.output) != 1:
+        if layer is None or layer.domain or self.uses[node.input[place]] != 1 or len(node.output) != 1:
             return None
-        axis = _output_axis(layer, len(self.shapes.get(layer.input[0], ())))
+        axis = None
+        if layer.op_type == "Conv":
+            axis = 0
+        elif layer.op_type == "ConvTranspose" and attribute(layer, "group", 1) == 1:
+            axis = 1
+        elif layer.op_type == "MatMul" and len(self.shapes.get(layer.input[0], ())) == 2:
+            axis = 1
+        elif layer.op_type == "Gemm" and attribute(layer, "alpha", 1.0) == attribute(layer, "beta", 1.0) == 1.0:
+            axis = 0 if attribute(layer, "transB", 0) else 1
         return None if axis is None or not {*layer.input[1:]} <= {*self.stored, ""} else (layer, axis)
 
     def take_over(
@@ -121,19 +129,6 @@ def _by_channel(at: _Layers, node: NodeProto, place: int, layer: NodeProto) -> A
     axis = len(shape) - 1 if layer.op_type in ("Gemm", "MatMul") else 1
     aligned = (1,) * (len(shape) - values.ndim) + values.shape
     return values.reshape(-1) if values.size == 1 or aligned[axis] == values.size else None
-
-
-def _output_axis(layer: NodeProto, rank: int) -> int | None:
-    """Returns the axis of a layer's weights that its output channels lie on, or None where nothing can be folded;
-    `rank` is that of its input."""
-    if layer.op_type == "Conv" and not layer.domain:
-        return 0
-    if layer.op_type == "ConvTranspose" and not layer.domain and attribute(layer, "group", 1) == 1:
-        return 1
-    if layer.op_type == "MatMul" and rank == 2:
-        return 1
-    plain = attribute(layer, "alpha", 1.0) == 1.0 and attribute(layer, "beta", 1.0) == 1.0
-    return (0 if attribute(layer, "transB", 0) else 1) if layer.op_type == "Gemm" and plain else None
 
 
 def with_dense_layers(model: ModelProto) -> tuple[ModelProto, int]:
