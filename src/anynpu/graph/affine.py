@@ -42,9 +42,7 @@ class _Layers:
         axis = None
         if layer.op_type == "Conv":
             axis = 0
-        elif layer.op_type == "ConvTranspose" and attribute(layer, "group", 1) == 1:
-            axis = 1
-        elif layer.op_type == "MatMul" and len(self.shapes.get(layer.input[0], ())) == 2:
+        elif (layer.op_type == "ConvTranspose" and attribute(layer, "group", 1) == 1) or (layer.op_type == "MatMul" and len(self.shapes.get(layer.input[0], ())) == 2):
             axis = 1
         elif layer.op_type == "Gemm" and attribute(layer, "alpha", 1.0) == attribute(layer, "beta", 1.0) == 1.0:
             axis = 0 if attribute(layer, "transB", 0) else 1
