@@ -39,11 +39,13 @@ class _Layers:
         layer = self.makers.get(node.input[place]) if not node.domain else None
         if layer is None or layer.domain or self.uses[node.input[place]] != 1 or len(node.output) != 1:
             return None
-        axis = None
+        rank, axis = len(self.shapes.get(layer.input[0], ())), None
         if layer.op_type == "Conv":
             axis = 0
-        elif (layer.op_type == "ConvTranspose" and attribute(layer, "group", 1) == 1) or (layer.op_type == "MatMul" and len(self.shapes.get(layer.input[0], ())) == 2):
-            axis = 1
+        elif layer.op_type == "ConvTranspose":
+            axis = 1 if attribute(layer, "group", 1) == 1 else None
+        elif layer.op_type == "MatMul":
+            axis = 1 if rank == 2 else None
         elif layer.op_type == "Gemm" and attribute(layer, "alpha", 1.0) == attribute(layer, "beta", 1.0) == 1.0:
             axis = 0 if attribute(layer, "transB", 0) else 1
         return None if axis is None or not {*layer.input[1:]} <= {*self.stored, ""} else (layer, axis)
