@@ -287,6 +287,7 @@ def _beside(model: ModelProto) -> tuple[ModelProto, list[tuple[str, str]]]:
         nodes.append(node)
         other = copied(node)
         other.output[:] = [name and f"{name}/pairs" for name in node.output]
+        other.name = ""  # ONNX Runtime wants names to differ
         at = Writer(other, result, opset_of(result))
         if not _write(at, {**forms, **{f"{name}/pairs": forms[name] for name in node.output if name in forms}}):
             continue

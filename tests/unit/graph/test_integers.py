@@ -97,6 +97,8 @@ def sqnr_db(wanted, got):
 @pytest.mark.parametrize("types", [*TYPES])
 def test_the_pairs_compute_what_the_integers_do(types, per_channel, opset, tmp_path):
     model, samples = quantised(tmp_path, types, per_channel, opset)
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node {number}"
     kinds = {node.op_type for node in model.graph.node}
     assert len(kinds & {*LAYOUTS}) >= 9, kinds
     pairs, notes = in_pairs(model)
