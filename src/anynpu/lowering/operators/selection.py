@@ -181,10 +181,7 @@ _REDUCTIONS: dict[str, tuple[str, Options | None, float | None]] = {
 
 @operator("ScatterElements", "ScatterND", "Scatter")
 def scatter(at: Lowering, node: Node) -> None:
-    """GATHER from the data and the updates behind it, where the numbers are constant; a reduction writes each once.
-
-    Rows that are added to others are a product by a stored matrix of ones and zeros.
-    """
+    """GATHER from the data and the updates behind it, where the numbers are constant; a product for added rows."""
     data, updates = node.input(0), node.input(2)
     indices = required(at.constant(node.input(1)), "where it writes")
     if node.op == "ScatterND" and node.get("reduction", "none") == "add" and indices.shape[-1] < at.rank(data):
