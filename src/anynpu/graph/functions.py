@@ -33,23 +33,3 @@ def written_out(model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool]
         except (RuntimeError, onnx.checker.ValidationError):
             continue  # the operator is refused by its name
     return model
-
-
-def without_idle_casts(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model without copies and casts to the type that a tensor has: function bodies are full of them."""
-    kinds = {item.name: item.data_type for item in model.graph.initializer}
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        kinds[value.name] = value.type.tensor_type.elem_type
-    results, same, nodes = {value.name for value in model.graph.output}, dict[str, str](), list[onnx.NodeProto]()
-    for node in model.graph.node:
-        node.input[:] = [same.get(name, name) for name in node.input]
-        idle = node.op_type == "Identity" or (
-            node.op_type in ("Cast", "CastLike") and kinds.get(node.input[0], 0) == kinds.get(node.output[0], -1)
-        )
-        if idle and node.output[0] not in results:
-            same[node.output[0]] = node.input[0]
-        else:
-            nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    return model

@@ -84,6 +84,7 @@ _RULES: dict[str, Rule] = {
     "Div": _neutral(1, 1),
     "Pow": _neutral(1, 1),
     "Cast": _first(lambda node, known: known.types.get(node.input[0], 0) == attribute(node, "to", -1)),
+    "CastLike": _first(lambda node, known: known.types.get(node.input[0], 0) == known.types.get(node.output[0], -1)),
     "Slice": _first(
         lambda node, known: (
             known.keeps_shape(node) and ("".join(node.input[4:]) == "" or _all(known.constant(node, 4), 1))

@@ -20,7 +20,8 @@ from anynpu.foreign import quantising
 from anynpu.graph import passes
 from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied, fold_constants
-from anynpu.graph.functions import is_function, without_idle_casts, written_out
+from anynpu.graph.functions import is_function, written_out
+from anynpu.graph.idle import without_idle
 from anynpu.graph.opset import STANDARD
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
@@ -171,7 +172,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         copy = onnx.version_converter.convert_version(copy, _OPSET)
     if any(map(_is_newer, copy.graph.node)):  # they would keep the opset from being stated lower
         plain = fold_constants(infer(written_out(infer(copy), _is_newer)))
-        copy, _ = without_infinities(without_idle_casts(infer(plain)))
+        copy, _ = without_infinities(without_idle(infer(plain))[0])
     taken = {node.name for node in copy.graph.node}
     for number, node in enumerate(copy.graph.node):
         if not node.name:

@@ -33,6 +33,7 @@ IDLING = [
     "Div(r, ones)",
     "Pow(r, ones)",
     "Cast<to=1>(r)",
+    "CastLike(r, r)",
     "Slice(r, zero, all, axis)",
     "Slice(r, zero, all, axis, one)",
     "Pad(r, none)",
