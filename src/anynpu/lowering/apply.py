@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.options import Activation, Fused
 from anynpu.lowering.quantise import Form, Quantised
+
+# Activations with an upper end, and the one without it.
+_ENDS: Mapping[str, tuple[float, Activation]] = {"RELU6": (6.0, "RELU"), "RELU_N1_TO_1": (1.0, "NONE")}
+# The kernels count the end in steps of the result, in 32 bits.
+_MOST_STEPS = 2.0**31 - 1
 
 
 def applied(graph: Graph, quantised: Quantised, integer_borders: bool = True) -> Graph:
@@ -56,7 +62,8 @@ class _Applied:
             else:
                 self._hold(name, form)
                 outputs.append(name)
-        self.operators.append(replace(operator, inputs=inputs, outputs=tuple(outputs)))
+        form = None if is_float else self.forms.get(operator.outputs[0])
+        self.operators.append(replace(_countable(operator, form), inputs=inputs, outputs=tuple(outputs)))
         self.operators += behind
 
     def _input(self, operator: Operator, name: str, is_float: bool) -> str:
@@ -80,6 +87,19 @@ class _Applied:
             self.operators.append(Operator(_conversion(self.held[name], wanted), (name,), (new,)))
             self.converted[key] = new
         return self.converted[key]
+
+
+def _countable(operator: Operator, form: Form | None) -> Operator:
+    """Returns the operator without an end of its activation that is further away than the kernels can count."""
+    fused = operator.options.fused_activation_function if isinstance(operator.options, Fused) else operator.kind
+    if form is None or fused not in _ENDS:
+        return operator
+    end, without = _ENDS[fused]
+    if end / min(form.quantization.scale) <= _MOST_STEPS:
+        return operator
+    if isinstance(operator.options, Fused):
+        return replace(operator, options=replace(operator.options, fused_activation_function=without))
+    return replace(operator, kind=without) if without != "NONE" else operator
 
 
 def _conversion(before: Form | None, after: Form | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,25 @@ def test_scores_that_are_next_to_nothing_keep_micro_alive(function, size, tmp_pa
     assert all(graph.tensors[each.inputs[0]].quantization.scale[0] > 2.0**-26 for each in curves)
     assert np.abs(by_tflm(content, data) - truth).max() < 0.05
     assert np.abs(by_litert(content, data) - truth).max() < 0.05
+
+
+@pytest.mark.parametrize(("fused", "left"), [("RELU6", "RELU"), ("RELU_N1_TO_1", "NONE")])
+@pytest.mark.parametrize("size", [1e-9, 1e-12])
+def test_the_end_of_an_activation_that_kernels_cannot_count_to_is_left_out(fused, left, size, tmp_path):
+    """Nets that were never trained fade to nothing behind their depthwise layers; LiteRT then refuses RELU6."""
+    model = net([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": (1, 3, 8, 8)}, {"w": f(4, 3, 3, 3)})
+    data, graph = samples(model, scale=size), lower(model)
+    convolution = next(each for each in graph.operators if each.kind == "CONV_2D")
+    options = replace(convolution.options, fused_activation_function=fused)
+    activated = [replace(each, options=options) if each is convolution else each for each in graph.operators]
+    floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
+    floating.write_bytes(to_bytes(replace(graph, operators=tuple(activated))))
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
+    content, truth = result.read_bytes(), by_litert(floating.read_bytes(), data)
+    (layer,) = (each for each in from_bytes(content).operators if each.kind == "CONV_2D")
+    assert layer.options.fused_activation_function == left
+    assert decibels(truth, by_litert(content, data)) > 25
+    assert decibels(truth, by_tflm(content, data)) > 25
 
 
 @pytest.mark.parametrize(("function", "size"), [("Sigmoid", 0.05), ("Sigmoid", 0.3), ("Tanh", 1e-5), ("Tanh", 0.05)])
