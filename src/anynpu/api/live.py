@@ -141,7 +141,8 @@ def _export(
     arrays: Mapping[str, Array],
 ) -> Exported:
     """Returns a module with its graph after comparing both on random input and samples; the module stays as it was."""
-    from anynpu.graph.agreement import disagreement, proof_count, spread
+    from anynpu.graph.agreement import disagreement, spread
+    from anynpu.graph.proof import proof_count
     from anynpu.graph.run import Session
     from anynpu.source.torch_export import OPSET, export
 

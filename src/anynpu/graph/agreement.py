@@ -12,24 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import ModelProto
 
-from anynpu.errors import IntegrityError, Unsupported
-from anynpu.graph.cost import cost
-from anynpu.graph.run import Session, random_feeds
-from anynpu.graph.shapes import shape_of
+from anynpu.errors import IntegrityError
 from anynpu.tensors import Array
 
-MAX_SAMPLES = 256
-MIN_SAMPLES = 8
-# What a proof may cost: about half a second of a core for the arithmetic, as much for the calls, and this much memory.
-MAX_MACS, MAX_CALLS, MAX_BYTES = 5_000_000_000, 20_000, 256 << 20
 OF_VARIATION, OF_MAGNITUDE = 1e-3, 1e-5
 # Inputs that cannot be moved by a last bit say nothing about rounding: more of it is allowed for.
 OF_MAGNITUDE_UNMOVED = 1e-4
 MOVED_BY = 2.0**-22
 MOVES, ROUNDINGS = 4, 32.0
-_SCALES = (1.0, 1.0, 0.01, 10.0, 0.1)
 
 Feeds = Mapping[str, Array]
 Run = Callable[[Feeds], Sequence[Array]]
@@ -50,41 +41,9 @@ class Disagreement:
         return f"output '{self.output}' on {self.differing} of {self.samples} samples by {size}"
 
 
-def proof_count(model: ModelProto, available: int, effort: int = 1) -> int:
-    """Returns how many of the samples a proof runs: all up to 256, fewer where the model is large."""
-    try:
-        counted = cost(model)
-        macs, calls = counted.macs, len(counted.nodes)
-    except Unsupported:  # shapes that depend on values cannot be counted
-        macs, calls = 0, len(model.graph.node)
-    sizes = [[dim for dim in shape_of(value) if isinstance(dim, int)] for value in model.graph.output]
-    nbytes = 8 * 2 * sum(int(np.prod(dims, dtype=np.int64)) for dims in sizes)
-    affordable = min(MAX_MACS // max(macs, 1), MAX_CALLS // max(calls, 1), MAX_BYTES // max(nbytes, 1))
-    return int(min(available, MAX_SAMPLES, max(MIN_SAMPLES, effort * affordable)))
-
-
 def spread(available: int, count: int) -> list[int]:
     """Returns `count` indices evenly over all samples."""
     return [int(at) for at in np.linspace(0, available - 1, count).round()] if count else []
-
-
-def random_probes(model: ModelProto) -> list[dict[str, Array]]:
-    """Returns inputs that try a model without samples: normal numbers of many scales, zeros, numbers from 0 to 1."""
-    probes: list[dict[str, Array]] = []
-    for seed, scale in enumerate(_SCALES):
-        feeds = random_feeds(model, seed)
-        probes.append({name: _scaled(array, scale) for name, array in feeds.items()})
-    moved = random_feeds(model, len(_SCALES))
-    probes += [
-        {name: _scaled(array, 0.0) for name, array in moved.items()},
-        {name: np.abs(np.tanh(array)) if array.dtype.kind == "f" else array for name, array in moved.items()},
-        {name: -np.abs(array) if array.dtype.kind == "f" else array for name, array in moved.items()},
-    ]
-    return probes
-
-
-def _scaled(array: Array, scale: float) -> Array:
-    return (array * scale).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
 def disagreement(
@@ -126,16 +85,6 @@ def difference(
         for feed in feeds:
             reference(feed)  # raises where the original does not run either
         return f"it so that it does not run: {error.message}"
-
-
-def executed(feeds: Sequence[Feeds]) -> Callable[[ModelProto, ModelProto], str]:
-    """Returns a function that executes two ONNX models on `feeds` and says in which output they differ, or nothing."""
-
-    def compare(original: ModelProto, changed: ModelProto) -> str:
-        names = [value.name for value in original.graph.output]
-        return difference(names, Session(original).run, lambda: Session(changed).run, feeds)
-
-    return compare
 
 
 def _suspects(

@@ -131,11 +131,6 @@ def _convolution(weight: int) -> Counter:
     return lambda node, shapes: math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[weight]][1:])
 
 
-def _transposed(node: NodeProto, shapes: Shapes) -> int:
-    """Every input element is spread over the output channels of its group and the kernel."""
-    return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
-
-
 def _gemm(node: NodeProto, shapes: Shapes) -> int:
     transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
     depth = shapes[node.input[0]][0 if transposed else 1]
@@ -170,7 +165,8 @@ _COUNTERS: dict[str, Counter] = {
     "Conv": _convolution(1),
     "ConvInteger": _convolution(1),
     "QLinearConv": _convolution(3),
-    "ConvTranspose": _transposed,
+    # Every input element is spread over the output channels of its group and the kernel.
+    "ConvTranspose": lambda node, shapes: math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:]),
     "Gemm": _gemm,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    import onnx
 
 Number = Callable[..., Array]
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
@@ -86,7 +88,9 @@ def reads_numbers(proto: onnx.NodeProto) -> bool:
 
 def value_of(proto: onnx.NodeProto, values: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float64) -> Array:
     """Returns what a node gives for the values of its operands, as numbers of a type."""
+    from onnx.helper import get_attribute_value
+
     operands = [values[name] if name else None for name in proto.input]
-    attributes = {item.name: onnx.helper.get_attribute_value(item) for item in proto.attribute}
+    attributes = {item.name: get_attribute_value(item) for item in proto.attribute}
     with np.errstate(all="ignore"):
         return np.asarray(_FUNCTIONS[proto.op_type](attributes, *operands), dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 
 import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -16,6 +17,8 @@ from anynpu.graph.fold import fold_constants, initializer_names, names_read, sam
 from anynpu.graph.opset import opset_of, refuse_foreign
 
 _ROUNDS = 64
+_AS_SHAPES = 4096
+"""Fewer bytes than this may be a shape that something is computed from."""
 # Names that exporters give to a first axis that is not a batch.
 _LENGTH = re.compile("len|seq|time|frame|node|edge|point|token|step|sample|height|width", re.IGNORECASE)
 _NEGATIVE_AXES = 11
@@ -49,21 +52,36 @@ def tensor_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
 
 def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
     """Returns the model with the shapes ONNX can infer; where they contradict, `strict` raises IntegrityError."""
+    bare = _without_weights(model)
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
+        result = onnx.shape_inference.infer_shapes(bare, check_type=strict, strict_mode=strict, data_prop=True)
+        for known, whole in zip(result.graph.initializer, model.graph.initializer, strict=True):
+            known.CopyFrom(whole)
+        return result
     except ONNX as error:
-        if strict and _without_values(model):
-            return infer(model, strict=False)
+        if strict:
+            with suppress(*ONNX):  # ONNX adds vectors of one size alone: do shapes agree without sums?
+                onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=False)
+                return infer(model, strict=False)
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
 
 
-def _without_values(model: ModelProto) -> bool:
-    """Tells whether shapes agree as long as ONNX does not compute with them: it adds vectors of one size alone."""
-    try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=False)
-    except ONNX:
-        return False
-    return True
+def _without_weights(model: ModelProto) -> ModelProto:
+    """Returns the model with no more than types and shapes of its weights: ONNX copies a model twice to infer from it.
+    What is as small as a shape stays, for ONNX computes with it."""
+    result = ModelProto()
+    for message, copied, left_out in ((model, result, "graph"), (model.graph, result.graph, "initializer")):
+        for field, value in message.ListFields():
+            if isinstance(value, str | int):
+                setattr(copied, field.name, value)
+            elif field.name != left_out:
+                getattr(copied, field.name).extend(value)
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() < _AS_SHAPES:
+            result.graph.initializer.append(tensor)
+        else:
+            result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return result
 
 
 def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, list[int]]:

@@ -14,10 +14,11 @@ from anynpu.errors import IntegrityError
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
 from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
-from anynpu.graph.agreement import Feeds, executed
+from anynpu.graph.agreement import Feeds
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
 from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
 from anynpu.graph.passes import Pass, Repeated
+from anynpu.graph.proof import executed
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 
-from anynpu.graph.agreement import Feeds, difference, executed
+from anynpu.graph.agreement import Feeds, difference
 from anynpu.graph.passes import applications, first_fault
+from anynpu.graph.proof import executed
 from anynpu.graph.quantised import has_pairs, taken_apart
 from anynpu.lowering.clean import CLEANING
 from anynpu.lowering.graph import Graph

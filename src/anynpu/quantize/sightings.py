@@ -7,6 +7,7 @@ louder, and the model is not run again for each pass, and once more for the rang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -26,7 +27,7 @@ from anynpu.quantize.measured import measurable
 from anynpu.quantize.net import Floats, Form, Net
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, RangeCollector, collect
-from anynpu.quantize.repairs import levelled
+from anynpu.quantize.repairs import levelled, proof_places
 from anynpu.quantize.sketch import Sketch
 from anynpu.quantize.smooth import branches, norms
 from anynpu.tensors import Array
@@ -47,6 +48,8 @@ class Sightings:
     """Sigmoids of other tensors: they rise, so that their limits are those of what they read."""
     lows: dict[str, list[Array]] = field(default_factory=dict)
     highs: dict[str, list[Array]] = field(default_factory=dict)
+    answers: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """What the model answers to the samples on which its passes are proved, where that is little."""
 
     def observe(self, tensors: Mapping[str, Array], sample: int, count: int) -> None:
         """Adds one of `count` samples."""
@@ -130,8 +133,15 @@ def sighted(
         if each.kind == "sigmoid" and each.function is not None and each.result not in looked_at
     }
     seen, run = Sightings(axes, collector, sketch, sigmoids), form.run(net.computed - sigmoids.keys())
+    outputs = net.outputs & net.computed
+    places = proof_places(data) if axes else []
+    if 4 * len(places) * sum(math.prod(net.shapes[name]) for name in outputs) > MOST_BYTES:
+        places = []
     for index in range(data.count):
-        seen.observe(run(data.sample(index)), index, data.count)
+        tensors = run(data.sample(index))
+        seen.observe(tensors, index, data.count)
+        if index in places:
+            seen.answers[index] = {name: np.array(tensors[name]) for name in outputs}
         if progress is not None:
             progress(index + 1, data.count)
     return seen

@@ -65,7 +65,8 @@ class Original:
 
         Of a detector that was cut, the cut one with the host's decode must.
         """
-        from anynpu.graph.agreement import disagreement, executed, proof_count, random_probes, spread
+        from anynpu.graph.agreement import disagreement, spread
+        from anynpu.graph.proof import executed, proof_count, random_probes
         from anynpu.graph.run import Session
         from anynpu.graph.training import require_repeatable
 

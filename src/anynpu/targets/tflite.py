@@ -189,13 +189,6 @@ def _specs(
     return tuple(replace(s, layout=layouts[s.name], channels=channels[s.name]) for s in specs)
 
 
-def _described(path: Path) -> dict[str, Any]:
-    from anynpu.runtime.tflite_file import read_specs
-
-    inputs, outputs = read_specs(path)
-    return {"inputs": [schema.to_dict(s) for s in inputs], "outputs": [schema.to_dict(s) for s in outputs]}
-
-
 def lower(model: str, out: str, inputs: list[str], outputs: list[str], skipped: Sequence[str] = ()) -> dict[str, Any]:
     """Lowers to float TensorFlow Lite, without the passes that are skipped."""
     from anynpu.lowering.write import to_bytes
@@ -204,18 +197,29 @@ def lower(model: str, out: str, inputs: list[str], outputs: list[str], skipped: 
     if ranges is not None:
         Path(out).with_name(OWN_RANGES).write_text(schema.canonical_json(ranges) + "\n", "utf-8")
     Path(out).write_bytes(to_bytes(graph))
-    return {**_described(Path(out)), "passes": schema.to_dict(effects)}
+
+    def described(names: Sequence[str]) -> list[Any]:
+        return [
+            schema.to_dict(TensorSpec(each, graph.tensors[each].shape, graph.tensors[each].dtype)) for each in names
+        ]
+
+    return {
+        "inputs": described(graph.inputs),
+        "outputs": described(graph.outputs),
+        "passes": schema.to_dict(effects),
+    }
 
 
 def _lowered(
     model: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = (), skipped: Sequence[str] = ()
 ) -> tuple[Graph, tuple[PassEffect, ...], Mapping[str, tuple[float, float]] | None]:
     """Returns the float graph of TFLite operators, what each pass did, and the ranges that a quantised model brings."""
+    import onnx
+
     from anynpu.graph.quantised import has_pairs, refuse_integers, taken_apart
     from anynpu.lowering.lower import lower_by_passes
-    from anynpu.source.onnx_file import read
 
-    source, ranges = read(model), None
+    source, ranges = onnx.load(model), None
     refuse_integers(source)
     if has_pairs(source):
         source, ranges = taken_apart(source)
@@ -297,5 +301,6 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
     if (said := figures.pop("calibration", None)) is not None:
         keep_calibration(said, Path(out))
+    inputs, outputs = (schema.to_dict(specs) for specs in read_specs(Path(out)))
     effects = schema.to_dict(figures.pop("passes", ()))
-    return {"figures": figures, "passes": effects, **_described(Path(out))}
+    return {"figures": figures, "passes": effects, "inputs": inputs, "outputs": outputs}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +90,29 @@ def test_an_operator_without_integers_stays_float_and_is_named(tmp_path):
     assert kept["tensors"]["y"] == {"dtype": "float32"}
     assert kept["operators"] == {"y": {"computes": "float32", "kind": "POW"}}
     assert decibels(by_onnx(model, data), by_litert(result.read_bytes(), data)) > 30
+
+
+def test_a_file_is_quantised_without_onnx(tmp_path):
+    """The child that quantises begins without it: its import takes longer than the quantisation of a small model."""
+    model = ONE_NODE["gelu"]
+    data = samples(model, scale=1.0)
+    floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
+    floating.write_bytes(to_bytes(lower(model)))
+    np.savez(tmp_path / "data.npz", **data)
+    code = """
+import sys
+sys.modules["onnx"] = sys.modules["onnxruntime"] = None
+from pathlib import Path
+import numpy as np
+import anynpu.targets.tflite
+from anynpu.lowering.integer_file import quantize_file
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+floating, samples, result = map(Path, sys.argv[1:])
+quantize_file(floating, Dataset(dict(np.load(samples)), None, "test"), QuantPlan(), result)
+"""
+    subprocess.run([sys.executable, "-c", code, floating, tmp_path / "data.npz", result], check=True)
+    assert result.read_bytes() == quantised(model, data, tmp_path)
 
 
 def test_a_softmax_over_hundreds_of_places_keeps_its_bits(tmp_path):

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph_nets import parse, weights
 
-from anynpu.graph.agreement import Disagreement, disagreement, proof_count, random_probes, spread
+from anynpu.graph.agreement import Disagreement, disagreement, spread
 
 RNG = np.random.default_rng(0)
 FEEDS = [{"x": RNG.standard_normal((1, 4)).astype(np.float32)} for _ in range(32)]
-
-
-def net():
-    return parse("g (float[1,4] x) => (float[1,3] y) { y = MatMul(x, w) }", w=weights(4, 3))
 
 
 def found(reference, candidate, feeds=FEEDS) -> Disagreement | None:
@@ -53,12 +48,5 @@ def test_a_tie_that_rounding_turns_over_is_no_difference():
     assert found(lambda x: x.argmax(1), lambda x: 1 - x.argmax(1), [{"x": tie}]) is None
 
 
-def test_all_samples_are_compared_unless_the_model_is_large():
-    small = net()
-    assert proof_count(small, 40) == 40 and proof_count(small, 9999) == 256
+def test_samples_are_spread_evenly():
     assert spread(5, 5) == [0, 1, 2, 3, 4] and spread(100, 3) == [0, 50, 99]
-
-
-def test_random_inputs_reach_many_scales():
-    sizes = [float(np.abs(next(iter(feeds.values()))).max()) for feeds in random_probes(net())]
-    assert min(sizes) == 0 and max(sizes) > 20

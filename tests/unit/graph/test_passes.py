@@ -9,9 +9,9 @@ from graph_nets import parse, run, weights
 
 from anynpu.artifact import Manifest, PassEffect
 from anynpu.graph import passes
-from anynpu.graph.agreement import executed
 from anynpu.graph.fold import copied
 from anynpu.graph.passes import Pass, Repeated
+from anynpu.graph.proof import executed
 from anynpu.schema import digest, from_dict, to_dict
 
 NET = """g (float[1,4] x) => (float[1,4] y) {

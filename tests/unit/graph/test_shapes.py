@@ -25,6 +25,18 @@ def test_stated_shape_reaches_the_outputs():
     assert shapes.dtype_of(model.graph.output[0]) == "float32"
 
 
+def test_weights_that_are_left_out_come_back():
+    """Shapes are inferred without large weights; a stored shape of any use is small."""
+    body = "c = Conv<pads=[1,1,1,1]>(x, w) s = Shape<start=0, end=1>(c) t = Concat<axis=0>(s, rest) y = Reshape(c, t)"
+    stored = {"w": weights(128, 32, 3, 3), "rest": np.int64([128, -1]), "unused": weights(8, 600)}
+    model = parse(f"g (float[1,32,6,6] x) => (float[A,B,C] y) {{ {body} }}", **stored)
+    model.metadata_props.add(key="author", value="somebody")
+    model.graph.doc_string = "a net"
+    inferred = shapes.infer(model)
+    assert inferred == onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    assert shapes.tensor_shapes(model)["y"] == (1, 128, 36)
+
+
 def test_shapes_are_read_off_the_graph_as_often_for_many_nodes_as_for_few(monkeypatch):
     reads = []
     read = shapes.static_shapes

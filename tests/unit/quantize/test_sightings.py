@@ -5,14 +5,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.quantize import sightings
+from anynpu.quantize import repairs, sightings
 from anynpu.quantize.adequacy import SampleLimits
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.functions import followers
 from anynpu.quantize.padding import Padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import RangeCollector, collect
-from anynpu.quantize.repairs import levelled
+from anynpu.quantize.repairs import levelled, proof_places
 from anynpu.quantize.sightings import calibrated, louder, sighted
 from tests.unit.quantize.test_gates import DATA, FORMS, net
 
@@ -126,3 +126,20 @@ def test_rows_of_padding_are_not_mixed_with_what_counts():
     padded = Dataset(data.inputs, None, "x", padding=Padding("x", ()))
     assert (axes := louder(form.net(), False))
     assert sighted(form, padded, RangeCollector("auto"), axes, None, None) is None
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_passes_are_proved_by_the_answers_that_were_seen(kind, monkeypatch):
+    form, data = case(kind, "gate")
+    plan = RangeCollector("auto", followers=followers(form.net())), louder(form.net(), False), None, None
+    seen = sighted(form, data, *plan)
+    assert sorted(seen.answers) == proof_places(data) == [0, 13, 26, 39]
+    for place, answers in seen.answers.items():
+        np.testing.assert_allclose(answers["y"], form.run(["y"])(data.sample(place))["y"], rtol=1e-4, atol=1e-5)
+    opened, run = [], type(form).run
+    monkeypatch.setattr(type(form), "run", lambda self, names=(): opened.append(self) or run(self, names))
+    after, effects = levelled(form, data, False, seen)
+    assert not any(each.dropped for each in effects) and [each is after for each in opened] == [True]
+    other = FORMS[kind](net(1.0))
+    monkeypatch.setattr(repairs, "smoothed", lambda *_: (other, 1))
+    assert [each.name for each in levelled(form, data, False, seen)[1] if each.dropped] == ["smooth"]

@@ -16,9 +16,10 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from anynpu.artifact import PassEffect
 from anynpu.graph import passes
-from anynpu.graph.agreement import executed, proof_count, spread
+from anynpu.graph.agreement import spread
 from anynpu.graph.fold import constant_value, copied, static_shapes
 from anynpu.graph.passes import Pass
+from anynpu.graph.proof import executed, proof_count
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import infer
 from anynpu.targets.zhouyi.options import ZhouyiOptions
