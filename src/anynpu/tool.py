@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import importlib
-import importlib.metadata
 import json
 import os
 import shutil
@@ -78,6 +76,8 @@ forked: Spawner | None = None
 @functools.cache
 def version_of(package: str, extra: str = "build") -> str:
     """Returns the installed version of a Python package without importing it, or raises ToolMissing."""
+    import importlib.metadata  # no child needs it, and it takes longer than the rest of this file
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
