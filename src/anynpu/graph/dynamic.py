@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from anynpu.graph.fold import constant_value, copied
+from anynpu.graph.fold import constant_value, copied, copied_without, with_nodes
 from anynpu.tensors import Array
 
 PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -33,13 +33,9 @@ def in_floats(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
         return model, ()
     names = [value.name for value in model.graph.output]
     at.nodes += [helper.make_node("Identity", [at.same[name]], [name]) for name in names if name in at.same]
-    result = copied(model)
-    read = {name for node in at.nodes for name in node.input} | {value.name for value in model.graph.output}
-    stored = [numpy_helper.from_array(array, name) for name, array in at.constants.items() if name in read]
-    del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
-    result.graph.node.extend(at.nodes)
-    result.graph.initializer.extend(stored)
-    return result, (
+    stored = copied_without(model, ("node", "initializer", "value_info"))
+    stored.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in at.constants.items())
+    return with_nodes(stored, at.nodes), (
         "the file finds scales at run time: the float model that counts has its weights and rounds no activation",
     )
 

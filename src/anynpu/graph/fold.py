@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -161,19 +161,23 @@ def copied(message: _M) -> _M:
     return twin
 
 
-def with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
-    """Returns the model with these nodes in place of its own, without the constants that none of them reads."""
+def copied_without(model: ModelProto, fields: Collection[str]) -> ModelProto:
+    """Returns a copy of a model without some fields of its graph, which may be large."""
     result = ModelProto()
-    for whole, part, others in ((model, result, ("graph",)), (model.graph, result.graph, _OF_NODES)):
+    for whole, part, others in ((model, result, ("graph",)), (model.graph, result.graph, fields)):
         for field, value in whole.ListFields():
             if field.name in others:
                 continue
-            if field.is_repeated:
-                getattr(part, field.name).extend(value)
-            elif field.message_type is not None:
-                getattr(part, field.name).CopyFrom(value)
-            else:
+            if isinstance(value, str | int):
                 setattr(part, field.name, value)
+            else:
+                getattr(part, field.name).extend(value)
+    return result
+
+
+def with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
+    """Returns the model with these nodes in place of its own, without the constants that none of them reads."""
+    result = copied_without(model, _OF_NODES)
     graph = result.graph
     graph.node.extend(nodes)
     computed = {name for node in graph.node for name in node.output}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from anynpu.graph.fold import copied
+from anynpu.graph.fold import copied, with_nodes
 from anynpu.graph.opset import opset_of
 from anynpu.tensors import Array
 
@@ -45,10 +45,10 @@ def written_out(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
         at = Writer(node, result, opset_of(model))
         RULES[node.op_type](at)
         nodes += at.nodes
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
     kinds = ", ".join(sorted({node.op_type for node in fused}))
-    return result, (f"{len(fused)} operator(s) that ONNX Runtime has fused are written in ONNX's own: {kinds}",)
+    return with_nodes(result, nodes), (
+        f"{len(fused)} operator(s) that ONNX Runtime has fused are written in ONNX's own: {kinds}",
+    )
 
 
 @dataclass

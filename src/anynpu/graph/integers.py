@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
 from anynpu.errors import Finding, IntegrityError
-from anynpu.graph.fold import constant_value, copied
+from anynpu.graph.fold import constant_value, copied, with_nodes
 from anynpu.graph.fused import Writer
 from anynpu.graph.opset import opset_of
 from anynpu.graph.precision import LEAST_DYNAMIC_DB, MOST_COMPARED, sqnr_db
@@ -95,10 +95,10 @@ def in_pairs(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
         nodes += at.nodes or [node]
     if not kinds:
         return model, ()
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
     names = ", ".join(sorted({*kinds}))
-    return result, (f"{len(kinds)} operator(s) on stored integers are written between pairs: {names}",)
+    return with_nodes(result, nodes), (
+        f"{len(kinds)} operator(s) on stored integers are written between pairs: {names}",
+    )
 
 
 def _with_stored(model: ModelProto) -> ModelProto:
@@ -109,8 +109,7 @@ def _with_stored(model: ModelProto) -> ModelProto:
     stored = {name: value for name, value in values.items() if value is not None}
     nodes = [node for node in model.graph.node if not {*node.output} & {*stored}]
     result.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
+    result = with_nodes(result, nodes)
     sizes = {item.name: int(np.prod(item.dims)) for item in result.graph.initializer}
     scales = [node.input[place + 1] for node in nodes if node.op_type in LAYOUTS for place in _operands(node)]
     if opset_of(model) >= _AXIS_OF_SCALES or all(sizes.get(name, 1) == 1 for name in scales):
@@ -301,7 +300,6 @@ def _beside(model: ModelProto) -> tuple[ModelProto, list[tuple[str, str]]]:
             far = at.emit("Div", at.emit("Mul", far, at.stored(255.0)), at.emit("Add", largest, at.stored(1e-30)))
         outputs.append(helper.make_tensor_value_info(far, TensorProto.FLOAT, []))
         nodes += at.nodes
-    del result.graph.node[:], result.graph.output[:]
-    result.graph.node.extend(nodes)
+    del result.graph.output[:]
     result.graph.output.extend(outputs)
-    return result, names
+    return with_nodes(result, nodes), names

@@ -13,7 +13,7 @@ from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.foreign import ONNX
 from anynpu.graph.branches import has_branches
-from anynpu.graph.fold import fold_constants, initializer_names, names_read, same_nodes, static_shapes
+from anynpu.graph.fold import copied_without, fold_constants, initializer_names, names_read, same_nodes, static_shapes
 from anynpu.graph.opset import opset_of, refuse_foreign
 
 _ROUNDS = 64
@@ -52,7 +52,13 @@ def tensor_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
 
 def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
     """Returns the model with the shapes ONNX can infer; where they contradict, `strict` raises IntegrityError."""
-    bare = _without_weights(model)
+    # ONNX copies a model twice to infer from it: types and shapes of large weights will do.
+    bare = copied_without(model, ("initializer",))
+    for tensor in model.graph.initializer:
+        if tensor.ByteSize() < _AS_SHAPES:
+            bare.graph.initializer.append(tensor)
+        else:
+            bare.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     try:
         result = onnx.shape_inference.infer_shapes(bare, check_type=strict, strict_mode=strict, data_prop=True)
         for known, whole in zip(result.graph.initializer, model.graph.initializer, strict=True):
@@ -64,24 +70,6 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
                 onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=False)
                 return infer(model, strict=False)
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
-
-
-def _without_weights(model: ModelProto) -> ModelProto:
-    """Returns the model with no more than types and shapes of its weights: ONNX copies a model twice to infer from it.
-    What is as small as a shape stays, for ONNX computes with it."""
-    result = ModelProto()
-    for message, copied, left_out in ((model, result, "graph"), (model.graph, result.graph, "initializer")):
-        for field, value in message.ListFields():
-            if isinstance(value, str | int):
-                setattr(copied, field.name, value)
-            elif field.name != left_out:
-                getattr(copied, field.name).extend(value)
-    for tensor in model.graph.initializer:
-        if tensor.ByteSize() < _AS_SHAPES:
-            result.graph.initializer.append(tensor)
-        else:
-            result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    return result
 
 
 def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, list[int]]:
