@@ -17,10 +17,12 @@ from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
 from anynpu.graph.agreement import Feeds
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
 from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
+from anynpu.graph.means import MEANS, VARIANCES
 from anynpu.graph.passes import Pass, Repeated
 from anynpu.graph.proof import executed
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
+from anynpu.graph.softmax import SOFTMAX
 
 _ROUNDS = 8
 _STORED_APART = 4
@@ -132,7 +134,10 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
     Pass("empty-pieces", "pieces without elements leave the concatenations that read them", without_empty_pieces),
     PADDING,
     DENSE,
+    MEANS,
+    VARIANCES,
     Repeated((IDLE, JOINED, TWINS)),
+    SOFTMAX,
     BATCH_NORM,
     CONSTANTS,
     Pass("unused", "nodes and constants that no result needs go", without_unused),

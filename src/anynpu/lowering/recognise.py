@@ -50,15 +50,11 @@ class _Match:
     scale: float
 
 
-def _hard_swish(x: Array) -> Array:
-    return np.asarray(x * np.clip(x / 6 + 0.5, 0.0, 1.0))
-
-
 # f(x) / x - 1/2 of each is a step: s is found from where the ratio g(x) / (slope * x) - 1/2 rises.
 _SHAPES = (
     _Shape("Gelu", gelu, lambda rise: rise * math.sqrt(2 * math.pi)),
     _Shape("Gelu", gelu_tanh, lambda rise: rise * math.sqrt(2 * math.pi), (("approximate", "tanh"),)),
-    _Shape("HardSwish", _hard_swish, lambda rise: rise * 6),
+    _Shape("HardSwish", lambda x: np.asarray(x * np.clip(x / 6 + 0.5, 0.0, 1.0)), lambda rise: rise * 6),
 )
 
 

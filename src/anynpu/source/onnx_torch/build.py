@@ -129,7 +129,10 @@ class Builder:
                 result = OPERATORS[proto.op_type](node, *operands)
             return list(result) if isinstance(result, (list, tuple)) else [result]
 
-        results = call(_contents, tensor) if folds else call(_sample, lambda array: tensor(array).to("meta"))
+        def hollow(value: Value) -> Tensor:  # shapes and types alone are asked for
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+        results = call(_contents, tensor) if folds else call(hollow, lambda array: tensor(array).to("meta"))
         if extra := [at for at, name in enumerate(proto.output) if at >= len(results) and name in self.read]:
             raise Refused(f"output {extra[0]} of {proto.op_type} is not supported")
         if not any(result.is_meta for result in results):
@@ -228,11 +231,6 @@ def static_shape(item: onnx.ValueInfoProto) -> tuple[int, ...]:
 def _contents(value: Value) -> Tensor:
     """The contents of a constant as a tensor of its own."""
     return tensor(value.constant if value.constant is not None else np.zeros(0))
-
-
-def _sample(value: Value) -> Tensor:
-    """A tensor without contents, for shapes and types only."""
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
 def _attribute(item: onnx.AttributeProto) -> Any:
