@@ -4,8 +4,9 @@ Vela lets an operator write straight into the tensor that a CONCATENATION or PAD
 straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
 rows, the registers are then those of the larger tensor; and the pieces of a mirrored border are laid where the shape
 behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that another reader of the tensor has, and
-takes what a slice steps over for an axis that broadcasts (docs/ethos-u.md has a row for each). The copy is the larger
-of a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
+takes what a slice steps over for an axis that broadcasts; on U85 it reads the half of a slice that a RESHAPE gives a
+fifth axis (docs/ethos-u.md has a row for each). The copy is the larger of a tensor and itself: exact in every type, on
+every runtime, and left in place by Vela.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from anynpu.lowering.options import Conv2D, Pool2D, ResizeBilinear, ResizeNeares
 _LAYING = ("CONCATENATION", "PAD", "PADV2")
 """What lays a tensor into a larger one."""
 _CUTTING = ("SLICE", "STRIDED_SLICE", "SPLIT")
+_PICTURE = 4
+"""How many axes a batch of images has."""
 _READ_UNCUT = ("REDUCE_MAX", "REDUCE_MIN", "SUM", "TRANSPOSE_CONV")
 """What reads the tensor that was not cut, on every chip."""
 _PAIRING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
@@ -51,7 +54,8 @@ def apart(graph: Graph, family: str) -> Graph:
 
 def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
     if reader.kind == "RESHAPE":
-        return source.kind == "MIRROR_PAD"
+        deep = family == "EthosU85" and len(graph.tensors[reader.outputs[0]].shape) > _PICTURE
+        return source.kind == "MIRROR_PAD" or (deep and source.kind in _CUTTING)
     if reader.kind in _LAYING:
         # Mixed up where Vela computes the result in several operations, each a part of it
         if source.kind in ("REDUCE_MAX", "REDUCE_MIN"):

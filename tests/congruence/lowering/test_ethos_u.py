@@ -288,7 +288,14 @@ def cut_and(kind: str, **attributes: object) -> onnx.ModelProto:
     return net(nodes, {"x": IMAGE}, {name: {**bounds, **weights}[name] for name in used})
 
 
+def joined_frames() -> onnx.ModelProto:
+    """A convolution over three axes joins slices of frames."""
+    weights = RNG.normal(0, 0.2, (4, 2, 3, 1, 1)).astype(np.float32)
+    return one("Conv", (1, 2, 6, 4, 8), {"w": weights})
+
+
 NEIGHBOURS = {
+    "joined frames": (joined_frames(), "ethos-u85-256"),
     "differences of scaled points": (differences(), "ethos-u55-256"),
     "every other one of a pair": (pair_of_every_other(), "ethos-u55-256"),
     "largest of a part on a small one": (cut_and("ReduceMax"), "ethos-u55-256"),

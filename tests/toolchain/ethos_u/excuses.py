@@ -55,6 +55,8 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "a matrix product of a slice reads what was not sliced"
     if op.kind in READ_UNCUT and any(before.get(t.name) in SLICES for t in op.inputs if t):
         return "a slice is read as if it were the tensor it was cut from"
+    if op.kind == "RESHAPE" and "u85" in chip and len(op.outputs[0].shape) > 4 and before.get(source.name) in SLICES:
+        return "half of a slice is read where a RESHAPE gives it a fifth axis"
     if op.kind in PAIRING and "u85" not in chip:
         if any(before.get(t.name) == "STRIDED_SLICE" for t in op.inputs):
             return "what a slice steps over is taken for an axis that broadcasts"

@@ -325,6 +325,15 @@ def transposed_slice(d: Drawer) -> None:
     d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", strideH=2, strideW=2)
 
 
+def slice_with_a_fifth_axis(d: Drawer) -> None:
+    rows = half(d)
+    deep = d.like(rows, (1, 1, 4, 5, 6))
+    d.operator(
+        "RESHAPE", [rows.number, d.ints([1, 1, 4, 5, 6])], [deep.number], "ReshapeOptions", newShape=[1, 1, 4, 5, 6]
+    )
+    paired(d, "ADD", deep, d.input(deep.shape, "int8", 0.05, 3), deep.shape)
+
+
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
     *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
@@ -381,6 +390,7 @@ DEFECTS = [
     (largest_of_a_slice, "ethos-u85-256"),
     (transposed_slice, "ethos-u55-256"),
     (transposed_slice, "ethos-u85-256"),
+    (slice_with_a_fifth_axis, "ethos-u85-256"),
     (the_same_weights_twice, "ethos-u55-256"),
     (the_same_weights_twice, "ethos-u65-256"),
     (the_same_weights_twice, "ethos-u85-256"),
