@@ -3,12 +3,16 @@
 Vela lets an operator write straight into the tensor that a CONCATENATION or PAD makes of its result, and lets one read
 straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
 rows, the registers are then those of the larger tensor; and the pieces of a mirrored border are laid where the shape
-behind a RESHAPE has them (docs/ethos-u.md has a row for each). The copy is the larger of
-a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
+behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that another reader of the tensor has, and
+takes what a slice steps over for an axis that broadcasts; on U85 it reads the half of a slice that a RESHAPE gives a
+fifth axis (docs/ethos-u.md has a row for each). The copy is the larger of a tensor and itself: exact in every type, on
+every runtime, and left in place by Vela.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from anynpu.lowering.graph import Graph, Operator, Tensor
@@ -17,6 +21,11 @@ from anynpu.lowering.options import Conv2D, Pool2D, ResizeBilinear, ResizeNeares
 _LAYING = ("CONCATENATION", "PAD", "PADV2")
 """What lays a tensor into a larger one."""
 _CUTTING = ("SLICE", "STRIDED_SLICE", "SPLIT")
+_PICTURE = 4
+"""How many axes a batch of images has."""
+_READ_UNCUT = ("REDUCE_MAX", "REDUCE_MIN", "SUM", "TRANSPOSE_CONV")
+"""What reads the tensor that was not cut, on every chip."""
+_PAIRING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
 
 
 def apart(graph: Graph, family: str) -> Graph:
@@ -28,7 +37,9 @@ def apart(graph: Graph, family: str) -> Graph:
             source = makers.get(name)
             while source is not None and source.kind == "RESHAPE":  # Vela sees through it
                 source = makers.get(source.inputs[0])
-            if source is None or tensors[name].dtype != "float32" or not _mixed_up(source, operator, graph, family):
+            mixed_up = source is not None and _mixed_up(source, operator, graph, family)
+            spread = place == 0 and family != "EthosU85" and _spread_from_a_view(operator, graph, makers)
+            if tensors[name].dtype != "float32" or not (mixed_up or spread):
                 continue
             copy = f"{name}/apart"
             if copy not in tensors:
@@ -43,7 +54,8 @@ def apart(graph: Graph, family: str) -> Graph:
 
 def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
     if reader.kind == "RESHAPE":
-        return source.kind == "MIRROR_PAD"
+        deep = family == "EthosU85" and len(graph.tensors[reader.outputs[0]].shape) > _PICTURE
+        return source.kind == "MIRROR_PAD" or (deep and source.kind in _CUTTING)
     if reader.kind in _LAYING:
         # Mixed up where Vela computes the result in several operations, each a part of it
         if source.kind in ("REDUCE_MAX", "REDUCE_MIN"):
@@ -57,7 +69,22 @@ def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> 
         if isinstance(source.options, ResizeNearestNeighbor):
             return source.options.align_corners
         return source.kind == "BATCH_MATMUL"
-    if reader.kind == "BATCH_MATMUL" and family != "EthosU85" and source.kind in _CUTTING:
+    small = family != "EthosU85"
+    if source.kind in _CUTTING and (reader.kind in _READ_UNCUT or (small and reader.kind == "BATCH_MATMUL")):
+        return True
+    if small and source.kind == "STRIDED_SLICE" and reader.kind in _PAIRING and len(set(reader.inputs)) == 2:
         return True
     windows = isinstance(reader.options, Conv2D | Pool2D) or reader.kind in ("SOFTMAX", "BATCH_MATMUL")
     return windows and source.kind == "STRIDED_SLICE"
+
+
+def _spread_from_a_view(reader: Operator, graph: Graph, makers: Mapping[str, Operator]) -> bool:
+    """Tells whether both operands broadcast, and other shapes of the first one's values are in the graph."""
+    if reader.kind not in _PAIRING:
+        return False
+    size = math.prod(graph.tensors[reader.outputs[0]].shape)
+    if any(math.prod(graph.tensors[name].shape) == size for name in reader.inputs):
+        return False
+    first = reader.inputs[0]
+    reshaped = first in makers and makers[first].kind == "RESHAPE"
+    return reshaped or any(first in each.inputs for each in graph.operators if each.kind == "RESHAPE")

@@ -28,6 +28,7 @@ _KINDS: Mapping[str, Kind] = {
     "RELU": "rectifier",
     "RELU6": "rectifier",
     "PAD": "pad",
+    "REDUCE_MAX": "largest",
 }
 
 

@@ -41,6 +41,8 @@ _MOST_BIAS = 2.0**30
 _LOWEST_MASK = -1e4
 # How far the scale of a sum may be below those of what is added: the kernels shift operands up by 20 and 15 bits.
 _FINEST_SUM = {"int8": 2.0**-18, "int16": 2.0**-13}
+# How many times the smallest inverse root an 8-bit model holds: its steps are then a thousandth of that one.
+_INVERSES = 32.0
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,12 @@ class _Quantiser:
             root = self.adopted[root]
         if operator.kind == "RSQRT":
             # It covers the smallest input that is not stored as zero, and nothing beyond: a row of zeros has the
-            # inverse of the square root of epsilon, which would leave the other rows no bits.
+            # inverse of the square root of epsilon, which would leave the other rows no bits. Beside 8 bits it covers
+            # rows shorter than calibration showed as well: what is cut off there is a result of another length.
             most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
             limits = self.ranges.get(root, Range(0.0, 0.0))
-            limits = Range(min(limits.min, most), min(limits.max, most))
+            largest = limits.max if self.plan.activations == "int16" else max(limits.max, _INVERSES * limits.min)
+            limits = Range(min(limits.min, most), min(largest, most))
             return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
         form = self.measured(root, dtype)
         if operator.kind in ("ADD", "SUB") and root == name:

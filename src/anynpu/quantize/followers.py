@@ -50,7 +50,14 @@ class Gate:
     largest_factor: float
 
 
-Follower = Pointwise | Rows | Gate
+@dataclass(frozen=True)
+class Moved:
+    """A move of the values, or of the largest of them: what the tensor it gives needs is all that is needed."""
+
+    result: str
+
+
+Follower = Pointwise | Rows | Gate | Moved
 
 
 @dataclass
@@ -66,7 +73,7 @@ class Followed:
         if isinstance(self.follower, Rows):
             self.least_top = min(self.least_top, float(values.max(axis=self.follower.axis).min()))
             return
-        if isinstance(self.follower, Gate):
+        if isinstance(self.follower, Gate | Moved):
             return
         flat = values.reshape(-1)
         flat = flat[:: -(-flat.size // _VALUES)]
@@ -79,6 +86,8 @@ class Followed:
             return max(low, min(self.least_top - _BELOW, high)), high
         if isinstance(self.follower, Gate):
             return max(low, min(-_SHUT * self.follower.largest_factor, high)), high
+        if isinstance(self.follower, Moved):
+            return low, high  # the range of another tensor, which whoever has both knows
         function = self.follower.function
         steps = 2**bits - 1
         centres = (np.arange(_BINS) + 0.5) * (2 * _REACH / _BINS) - _REACH

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.quantize.followers import Follower, Gate, Pointwise, Rows
+from anynpu.quantize.followers import Follower, Gate, Moved, Pointwise, Rows
 from anynpu.quantize.net import Net, Operation
 from anynpu.tensors import Array
 
@@ -59,12 +59,14 @@ def followers(net: Net) -> dict[str, Follower]:
     for operation in net.operations:
         if operation.kind == "softmax" and net.alone(operation.inputs[0]):
             behind[operation.inputs[0]] = Rows(operation.axis)
+        if operation.kind == "largest" and net.alone(operation.inputs[0]):
+            behind[operation.inputs[0]] = Moved(operation.result)
     behind |= {source: Gate(largest) for source, largest, _ in level_gates(net)}
     for name, follower in list(behind.items()):
         maker = net.makers.get(name)
-        # Rows and channels would have another shape before they are moved.
-        while isinstance(follower, Pointwise) and maker is not None and maker.moves and net.alone(maker.moves):
-            behind[maker.moves] = follower
+        # Channels would have another shape before they are moved.
+        while not isinstance(follower, Gate) and maker is not None and maker.moves and net.alone(maker.moves):
+            behind[maker.moves] = follower if isinstance(follower, Pointwise) else Moved(maker.result)
             maker = net.makers.get(maker.moves)
     return behind
 

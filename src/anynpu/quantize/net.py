@@ -17,7 +17,9 @@ from anynpu.tensors import Array
 
 Floats = NDArray[np.float64]
 Run = Callable[[dict[str, Array]], dict[str, Array]]
-Kind = Literal["layer", "add", "multiply", "divide", "sigmoid", "softmax", "norm", "root", "rectifier", "pad", "other"]
+Kind = Literal[
+    "layer", "add", "multiply", "divide", "sigmoid", "softmax", "norm", "root", "rectifier", "pad", "largest", "other"
+]
 """What an operation is to the repairs; a root is a square root or an inverse, by which normalisations divide."""
 
 

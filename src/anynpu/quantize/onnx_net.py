@@ -35,6 +35,7 @@ _KINDS: Mapping[str, Kind] = {
     "Sqrt": "root",
     "Reciprocal": "root",
     "Relu": "rectifier",
+    "ReduceMax": "largest",
 }
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0.0}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.quantize.followers import Followed, Follower, Gate
+from anynpu.quantize.followers import Followed, Follower, Gate, Moved
 from anynpu.quantize.plan import METHODS
 from anynpu.tensors import Array, Quantization
 
@@ -147,7 +147,7 @@ class RangeCollector:
         result._limits |= {name: Range(float(low.min()), float(high.max())) for name, (low, high) in reached.items()}
         for name, followed in result._followed.items():
             counted = self._followed.get(same.get(name, ""))
-            if isinstance(followed.follower, Gate):
+            if isinstance(followed.follower, Gate | Moved):
                 continue
             if counted is None or not isinstance(counted.follower, type(followed.follower)):
                 return None
@@ -170,6 +170,9 @@ class RangeCollector:
 
     def _range(self, name: str, limits: Range) -> Range:
         followed, histogram = self._followed.get(name), self._histograms.get(name)
+        if followed is not None and isinstance(followed.follower, Moved):
+            end = followed.follower.result
+            return self._range(end, self._limits[end]) if end in self._limits else limits
         if followed is not None:
             return Range(*followed.limits(limits.min, limits.max, self.bits))
         if histogram is None:

@@ -32,6 +32,20 @@ def i(*values: int) -> np.ndarray:
 
 IMAGE, ROWS, TOKENS = (1, 6, 8, 9), (1, 12), (1, 5, 12)
 CORNER = np.asarray([[[0, 2], [-1, 0]]])
+
+
+def computed(image, weights, **attributes):
+    """A convolution whose weights are an input."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "image"], ["a"]),
+        helper.make_node("Reshape", ["w", "weights"], ["b"]),
+        helper.make_node("Conv", ["a", "b", "bias"], ["y"], **attributes),
+    ]
+    inputs = {"x": (1, image[0] * image[1], *image[2:]), "w": (1, *weights)}
+    bias = np.random.default_rng(13).normal(0, 1, weights[0]).astype(np.float32)
+    return net(nodes, inputs, {"image": i(*image), "weights": i(*weights), "bias": bias})
+
+
 ONE_NODE = {
     "relu": one("Relu", IMAGE),
     "relu6": one("Clip", IMAGE, {"low": np.float32(0), "high": np.float32(6)}),
@@ -114,6 +128,19 @@ ONE_NODE = {
                                  strides=[2, 1, 2]),
     "convolution of frames far apart": one("Conv", (1, 3, 6, 8, 8), {"w": f(4, 3, 2, 3, 3)}, dilations=[2, 1, 1],
                                            auto_pad="VALID"),
+    "convolution with computed weights": computed((1, 6, 9, 8), (4, 6, 3, 3), pads=[1, 1, 1, 1]),
+    "convolution with computed weights in steps": computed((1, 6, 9, 8), (4, 6, 3, 2), strides=[2, 1],
+                                                           pads=[1, 0, 0, 1], dilations=[1, 2]),
+    "convolution with computed weights in groups": computed((1, 6, 9, 8), (4, 3, 3, 3), group=2, auto_pad="SAME_UPPER"),
+    "convolution with computed weights of each channel": computed((1, 6, 9, 8), (6, 1, 5, 5), group=6),
+    "convolution with computed weights of several images": computed((2, 6, 5, 5), (4, 6, 3, 3)),
+    "convolution with computed weights along one axis": computed((1, 6, 20), (4, 6, 5), pads=[2, 2]),
+    "transposed frames": one("ConvTranspose", (1, 4, 3, 5, 5), {"w": f(4, 3, 2, 2, 2), "b": f(3)}, strides=[2, 2, 2]),
+    "transposed frames that overlap": one("ConvTranspose", (1, 4, 3, 5, 5), {"w": f(4, 3, 3, 3, 3), "b": f(6)}, group=2,
+                                          strides=[2, 2, 1], pads=[1, 1, 1, 1, 1, 1], output_padding=[1, 1, 0]),
+    "transposed frames far apart": one("ConvTranspose", (1, 2, 3, 4, 4), {"w": f(2, 3, 2, 2, 2)}, dilations=[3, 1, 1],
+                                       strides=[2, 2, 2]),
+    "transposed frames with gaps": one("ConvTranspose", (1, 2, 3, 4, 4), {"w": f(2, 3, 1, 2, 2)}, strides=[3, 2, 2]),
     "largest of frames": one("MaxPool", (1, 3, 6, 8, 8), kernel_shape=[2, 3, 3], strides=[2, 2, 2],
                              pads=[0, 1, 1, 0, 1, 1]),
     "mean of frames": one("AveragePool", (1, 3, 6, 8, 8), kernel_shape=[2, 2, 2], strides=[2, 2, 2]),

@@ -403,6 +403,19 @@ def by_differences():
     return net(nodes, {"x": (1, 10, 24)}, constants)
 
 
+def test_a_vector_shorter_than_calibration_showed_has_length_one(tmp_path):
+    nodes = [
+        helper.make_node("ReduceL2", ["x", "axis"], ["length"]),
+        helper.make_node("Div", ["x", "length"], ["y"]),
+    ]
+    model = net(nodes, {"x": (1, 10, 24)}, {"axis": np.asarray([2])})
+    data = {"x": samples(model, scale=1.0)["x"]}
+    content = quantised(model, data, tmp_path)
+    shorter = {"x": data["x"] * np.float32(0.5)}
+    assert decibels(by_onnx(model, shorter), by_litert(content, shorter)) > 24
+    assert decibels(by_onnx(model, shorter), by_tflm(content, shorter)) > 24
+
+
 def test_a_variance_by_differences_keeps_its_bits(tmp_path):
     model = by_differences()
     data = {"x": samples(model, scale=0.3)["x"] + np.float32(3.0)}

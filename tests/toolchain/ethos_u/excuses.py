@@ -13,6 +13,8 @@ from anynpu.targets.flatbuffer import TfliteOperator, operators
 
 TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
 LAYING = ("CONCATENATION", "PAD", "PADV2")
+READ_UNCUT = ("REDUCE_MAX", "REDUCE_MIN", "SUM", "TRANSPOSE_CONV")
+PAIRING = ("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
 READ_BY_WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D", "SOFTMAX", "BATCH_MATMUL")
 
 
@@ -51,6 +53,15 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
     before = {made.name: o.kind for o in graph for made in o.outputs if made}
     if op.kind == "BATCH_MATMUL" and "u85" not in chip and any(before.get(t.name) in SLICES for t in op.inputs):
         return "a matrix product of a slice reads what was not sliced"
+    if op.kind in READ_UNCUT and any(before.get(t.name) in SLICES for t in op.inputs if t):
+        return "a slice is read as if it were the tensor it was cut from"
+    if op.kind == "RESHAPE" and "u85" in chip and len(op.outputs[0].shape) > 4 and before.get(source.name) in SLICES:
+        return "half of a slice is read where a RESHAPE gives it a fifth axis"
+    if op.kind in PAIRING and "u85" not in chip:
+        if any(before.get(t.name) == "STRIDED_SLICE" for t in op.inputs):
+            return "what a slice steps over is taken for an axis that broadcasts"
+        if _viewed(op, graph) and all(np.prod(t.shape) < np.prod(op.outputs[0].shape) for t in op.inputs):
+            return "an operand is spread in another shape of its tensor"
     if op.kind in LAYING and any(_in_pieces(before.get(t.name, ""), chip) for t in op.inputs if t):
         return "an operator that Vela computes in pieces writes them as if it were the tensor they are laid into"
     if before.get(source.name if source else "") == "STRIDED_SLICE" and op.kind in READ_BY_WINDOWS:
@@ -64,6 +75,11 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
     if op.kind in ("LOGISTIC", "TANH") and source.dtype == "int16" and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return _behind_the_end(op, graph, chip)
+
+
+def _viewed(op: TfliteOperator, graph: tuple[TfliteOperator, ...]) -> bool:
+    """Returns whether other shapes of the first operand's values are in the graph."""
+    return any(o.kind == "RESHAPE" and op.inputs[0].name in (o.inputs[0].name, o.outputs[0].name) for o in graph)
 
 
 def _in_pieces(kind: str, chip: str) -> bool:

@@ -278,6 +278,62 @@ def the_same_weights_twice(d: Drawer) -> None:
         made = out
 
 
+def paired(d: Drawer, kind: str, first: Ref, second: Ref, shape: tuple[int, ...]) -> None:
+    out = d.new(shape, "int8", 0.1, 0)
+    d.operator(kind, [first.number, second.number], [out.number], f"{kind.title()}Options")
+
+
+def spread_in_another_shape(d: Drawer) -> None:
+    """Both operands of a sum broadcast, and the first is also read in another shape."""
+    x = d.input((1, 6, 1, 5), "int8", 0.05, 3)
+    rows, whole = d.like(x, x.shape), d.like(x, (1, 1, 1, 30))
+    d.operator("MAXIMUM", [x.number, x.number], [rows.number], "MaximumMinimumOptions")
+    shape = [1, 1, 1, 30]
+    d.operator("RESHAPE", [rows.number, d.ints(shape)], [whole.number], "ReshapeOptions", newShape=shape)
+    d.operator("MAXIMUM", [whole.number, whole.number], [d.like(x, whole.shape).number], "MaximumMinimumOptions")
+    paired(d, "ADD", rows, d.input((1, 1, 7, 5), "int8", 0.05, 3), (1, 6, 7, 5))
+
+
+def sum_with_every_other_row(d: Drawer) -> None:
+    x = d.input((1, 8, 5, 6), "int8", 0.05, 3)
+    rows = d.like(x, (1, 4, 5, 6))
+    given = [x.number, d.ints([0, 0, 0, 0]), d.ints([1, 8, 5, 6]), d.ints([1, 2, 1, 1])]
+    d.operator("STRIDED_SLICE", given, [rows.number], "StridedSliceOptions")
+    paired(d, "ADD", d.input(rows.shape, "int8", 0.05, 3), rows, rows.shape)
+
+
+def half(d: Drawer) -> Ref:
+    """The lower half of an image."""
+    x = d.input((1, 8, 5, 6), "int8", 0.05, 3)
+    rows = d.like(x, (1, 4, 5, 6))
+    d.operator("SLICE", [x.number, d.ints([0, 4, 0, 0]), d.ints([1, 4, 5, 6])], [rows.number], "SliceOptions")
+    return rows
+
+
+def largest_of_a_slice(d: Drawer) -> None:
+    rows = half(d)
+    largest = d.like(rows, (1, 4, 5, 1))
+    d.operator("REDUCE_MAX", [rows.number, d.ints([3])], [largest.number], "ReducerOptions", keepDims=True)
+
+
+def transposed_slice(d: Drawer) -> None:
+    rows = half(d)
+    weights = d.tensor((6, 2, 2, 6), "int8", 0.006, 0, d.rng.integers(-127, 127, (6, 2, 2, 6)))
+    bias = d.tensor((6,), "int32", 0.0003, 0, d.rng.integers(-999, 999, 6))
+    out = d.new((1, 8, 10, 6), "int8", 0.05, 0)
+    given = [d.ints([1, 8, 10, 6]), weights, rows.number, bias]
+    d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", strideH=2, strideW=2)
+
+
+def slice_with_a_fifth_axis(d: Drawer) -> None:
+    rows = half(d)
+    deep = d.like(rows, (1, 1, 4, 5, 6))
+    d.operator(
+        "RESHAPE", [rows.number, d.ints([1, 1, 4, 5, 6])], [deep.number], "ReshapeOptions", newShape=[1, 1, 4, 5, 6]
+    )
+    paired(d, "ADD", deep, d.input(deep.shape, "int8", 0.05, 3), deep.shape)
+
+
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
     *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
@@ -326,6 +382,15 @@ DEFECTS = [
     (transposed_and_joined, "ethos-u85-128"),
     (window_of_every_other_row, "ethos-u55-256"),
     (window_of_every_other_row, "ethos-u85-256"),
+    (spread_in_another_shape, "ethos-u55-256"),
+    (spread_in_another_shape, "ethos-u65-256"),
+    (sum_with_every_other_row, "ethos-u55-256"),
+    (sum_with_every_other_row, "ethos-u65-256"),
+    (largest_of_a_slice, "ethos-u55-256"),
+    (largest_of_a_slice, "ethos-u85-256"),
+    (transposed_slice, "ethos-u55-256"),
+    (transposed_slice, "ethos-u85-256"),
+    (slice_with_a_fifth_axis, "ethos-u85-256"),
     (the_same_weights_twice, "ethos-u55-256"),
     (the_same_weights_twice, "ethos-u65-256"),
     (the_same_weights_twice, "ethos-u85-256"),

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.followers import Followed, Pointwise, Rows
+from anynpu.quantize.followers import Followed, Moved, Pointwise, Rows
 from anynpu.quantize.functions import followers, functions
 from anynpu.quantize.onnx_net import net_of
 from anynpu.quantize.ranges import collect, quantization_for
@@ -118,6 +118,40 @@ def test_values_that_are_moved_on_the_way_have_the_same_follower():
         numbers=[("w", np.eye(8))],
     )
     assert set(followers(net_of(moved))) == {"y", "r"}
+
+
+def test_what_is_moved_to_a_softmax_has_the_range_that_the_softmax_needs():
+    """A mask of a billion costs the scores no integers, wherever the axes of the rows stand before."""
+    masked = graph(
+        NODE("Where", ["mask", "x", "far"], ["y"]),
+        NODE("Transpose", ["y"], ["t"], perm=[1, 0]),
+        NODE("Softmax", ["t"], ["s"], axis=0),
+        NODE("Transpose", ["s"], ["z"], perm=[1, 0]),
+        numbers=[("far", -1e9)],
+    )
+    behind = followers(net_of(masked))
+    assert behind == {"t": Rows(0), "y": Moved("t")}
+    scores = np.where(RNG.random((40, 1, 8)) < 0.5, -1e9, RNG.normal(size=(40, 1, 8))).astype(np.float32)
+    scores[:, :, 3] = 1.0
+    found = collect(lambda s: {"y": s["x"], "t": s["x"].T}, data(scores), "auto", followers=behind)
+    assert found["y"] == found["t"]
+    assert -14 < found["y"].min < -9
+
+
+def test_what_is_smaller_than_the_largest_of_every_row_needs_no_integers():
+    largest = graph(
+        NODE("Where", ["mask", "x", "far"], ["y"]),
+        NODE("ReduceMax", ["y"], ["r"], keepdims=1),
+        NODE("Mul", ["r", "x"], ["z"]),
+        numbers=[("far", -1e9)],
+    )
+    behind = followers(net_of(largest))
+    assert behind == {"y": Moved("r")}
+    scores = np.where(RNG.random((40, 1, 8)) < 0.5, -1e9, RNG.normal(size=(40, 1, 8))).astype(np.float32)
+    scores[:, :, 3] = 1.0
+    found = collect(lambda s: {"y": s["x"], "r": s["x"].max(-1)}, data(scores), "auto", followers=behind)
+    assert found["y"] == found["r"]
+    assert found["y"].min == 1.0
 
 
 def test_a_lowered_graph_has_the_same_followers():

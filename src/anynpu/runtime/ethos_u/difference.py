@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,43 @@ def first_difference(twin: Any, origins: Path, source: bytes, inputs: Sequence[A
     for written in twin.trace([value[np.newaxis] for value in inputs]):
         if row := layers.get((written.stream, written.op.word)):
             parts.setdefault(int(row["operator"]), []).append(written)
-    tensors = _outputs(source, inputs)
+    tensors, behind = _outputs(source, inputs), _read_from_tables(source, parts.keys())
     for index, pieces in parts.items():
-        name, wanted = tensors[index]
-        wholes = arranged([piece.values for piece in pieces], wanted)  # by rows or by channels, whichever fits
-        if not wholes or any(np.array_equal(whole, wanted) for whole in wholes):
-            continue
         first = pieces[0].op
         row = layers[pieces[0].stream, first.word]
-        count = int((wholes[0] != wanted).sum())
-        return f"{first.title} of {row['kind']} {row['name']}: tensor {name}, {count} of {wanted.size} values"
+        moved = len(pieces) > 1 or row["kind"] == "TRANSPOSE"  # it may be stored in another order than it lies in
+        counts: list[tuple[int, str, int]] = []
+        for other, wanted in (tensors[number] for number in behind[index]):
+            wholes = arranged([piece.values for piece in pieces], wanted)  # by rows or by channels, whichever fits
+            counts += [(_differing(whole, wanted, moved), other, wanted.size) for whole in wholes]
+        count, name, size = min(counts, default=(0, "", 0))
+        if count:
+            return f"{first.title} of {row['kind']} {row['name']}: tensor {name}, {count} of {size} values"
     return ""
+
+
+def _read_from_tables(source: bytes, separate: Collection[int]) -> dict[int, list[int]]:
+    """Returns for each operator itself and those behind it that have no operation of their own: a function may be read
+    from a table on the way out."""
+    operators = read_model(source).subgraphs[0].operators
+    readers: dict[int, list[int]] = {}
+    for number, operator in enumerate(operators):
+        for tensor in operator.inputs:
+            readers.setdefault(int(tensor), []).append(number)
+    behind: dict[int, list[int]] = {}
+    for first in separate:
+        chain = [first]
+        while len(after := readers.get(int(operators[chain[-1]].outputs[0]), [])) == 1 and after[0] not in separate:
+            chain += after
+        behind[first] = chain
+    return behind
+
+
+def _differing(whole: Array, wanted: Array, moved: bool) -> int:
+    """Returns how many values are others; in which order they lie does not count where they were moved."""
+    if moved and np.array_equal(np.sort(whole, axis=None), np.sort(wanted, axis=None)):
+        return 0
+    return int((whole != wanted).sum())
 
 
 def _outputs(source: bytes, inputs: Sequence[Array]) -> list[tuple[str, Array]]:
