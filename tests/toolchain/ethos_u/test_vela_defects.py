@@ -122,6 +122,13 @@ def mirrored_and_reshaped(d: Drawer) -> None:
     d.operator("RESHAPE", [padded.number, d.ints([1, 1, 2, 9])], [out.number], "ReshapeOptions", newShape=[1, 1, 2, 9])
 
 
+def smallest_and_reshaped(d: Drawer) -> None:
+    x = d.input((1, 4, 5, 8), "int8", 0.05, 3)
+    smallest, out = d.like(x, (1, 4, 5, 1)), d.like(x, (1, 1, 4, 5))
+    d.operator("REDUCE_MIN", [x.number, d.ints([3])], [smallest.number], "ReducerOptions", keepDims=True)
+    d.operator("RESHAPE", [smallest.number, d.ints([1, 1, 4, 5])], [out.number], "ReshapeOptions", newShape=out.shape)
+
+
 def unsigned_transpose(d: Drawer) -> None:
     x = d.input((1, 7, 2, 7), "uint8", 0.03, 86)
     out = d.like(x, (1, 7, 7, 2))
@@ -295,6 +302,8 @@ DEFECTS = [
     (mirrored_channels, "ethos-u85-256"),
     (mirrored_and_reshaped, "ethos-u55-128"),
     (mirrored_and_reshaped, "ethos-u85-256"),
+    (smallest_and_reshaped, "ethos-u55-128"),
+    (smallest_and_reshaped, "ethos-u65-256"),
     (unsigned_transpose, "ethos-u55-256"),
     (multiplier_of_a_slice, "ethos-u55-64"),
     (multiplier_of_a_slice, "ethos-u85-128"),
