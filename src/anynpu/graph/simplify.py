@@ -13,7 +13,7 @@ from anynpu.artifact import PassEffect
 from anynpu.errors import IntegrityError
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
-from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
+from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE, PLAIN
 from anynpu.graph.agreement import Feeds
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
 from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
@@ -132,6 +132,7 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
     Pass("empty-pieces", "pieces without elements leave the concatenations that read them", without_empty_pieces),
     PADDING,
     DENSE,
+    PLAIN,
     Repeated((IDLE, JOINED, TWINS)),
     BATCH_NORM,
     CONSTANTS,

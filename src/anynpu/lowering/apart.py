@@ -3,8 +3,8 @@
 Vela lets an operator write straight into the tensor that a CONCATENATION or PAD makes of its result, and lets one read
 straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
 rows, the registers are then those of the larger tensor; and the pieces of a mirrored border, or of a minimum on the U55
-and U65, are laid where the shape behind a RESHAPE has them (docs/ethos-u.md has a row for each). The copy is the larger of
-a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
+and U65, are laid where the shape behind a RESHAPE has them, as is a slice on the U85 (docs/ethos-u.md has a row for
+each). The copy is the larger of a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from anynpu.lowering.options import Conv2D, Pool2D, ResizeBilinear, ResizeNeares
 _LAYING = ("CONCATENATION", "PAD", "PADV2")
 """What lays a tensor into a larger one."""
 _CUTTING = ("SLICE", "STRIDED_SLICE", "SPLIT")
+_MOST_AXES = 4
+"""A slice that a RESHAPE gives more axes than these is cut short on the U85."""
 
 
 def apart(graph: Graph, family: str) -> Graph:
@@ -43,7 +45,10 @@ def apart(graph: Graph, family: str) -> Graph:
 
 def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
     if reader.kind == "RESHAPE":
-        return source.kind == "MIRROR_PAD" or (source.kind == "REDUCE_MIN" and family != "EthosU85")
+        if family == "EthosU85":
+            deep = len(graph.tensors[reader.outputs[0]].shape) > _MOST_AXES
+            return source.kind == "MIRROR_PAD" or (source.kind in _CUTTING and deep)
+        return source.kind in ("MIRROR_PAD", "REDUCE_MIN")
     if reader.kind in _LAYING:
         # Mixed up where Vela computes the result in several operations, each a part of it
         if source.kind in ("REDUCE_MAX", "REDUCE_MIN"):

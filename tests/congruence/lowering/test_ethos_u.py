@@ -227,6 +227,11 @@ def smallest_channel() -> onnx.ModelProto:
     return net(nodes, {"x": IMAGE}, {"w": weights, "axes": np.asarray([1])})
 
 
+def frames() -> onnx.ModelProto:
+    weights = {"w": RNG.normal(0, 0.2, (4, 3, 3, 3, 3)).astype(np.float32)}
+    return one("Conv", (1, 3, 6, 8, 8), weights, pads=[1] * 6)
+
+
 def every_other_row() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["b"], pads=[1, 1, 1, 1]),
@@ -265,6 +270,7 @@ NEIGHBOURS = {
     "spatial attention on a small one": (spatial_attention(), "ethos-u55-256"),
     "spatial attention on a large one": (spatial_attention(), "ethos-u85-256"),
     "every other row": (every_other_row(), "ethos-u55-256"),
+    "convolution of frames": (frames(), "ethos-u85-256"),
     "smallest channel": (smallest_channel(), "ethos-u55-256"),
     "transposed and joined": (transposed_and_joined(), "ethos-u85-256"),
 }

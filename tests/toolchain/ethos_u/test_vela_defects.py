@@ -129,6 +129,14 @@ def smallest_and_reshaped(d: Drawer) -> None:
     d.operator("RESHAPE", [smallest.number, d.ints([1, 1, 4, 5])], [out.number], "ReshapeOptions", newShape=out.shape)
 
 
+def slice_of_five_axes(d: Drawer) -> None:
+    x = d.input((1, 3, 8, 16), "int8", 0.03, 69)
+    piece, deep, out = d.like(x, (1, 3, 6, 16)), d.like(x, (1, 1, 3, 6, 16)), d.like(x, (1, 1, 3, 6, 16))
+    d.operator("SLICE", [x.number, d.ints([0, 0, 1, 0]), d.ints([1, 3, 6, 16])], [piece.number], "SliceOptions")
+    d.operator("RESHAPE", [piece.number, d.ints(deep.shape)], [deep.number], "ReshapeOptions", newShape=deep.shape)
+    d.operator("MAXIMUM", [deep.number, deep.number], [out.number], "MaximumMinimumOptions")
+
+
 def unsigned_transpose(d: Drawer) -> None:
     x = d.input((1, 7, 2, 7), "uint8", 0.03, 86)
     out = d.like(x, (1, 7, 7, 2))
@@ -302,6 +310,7 @@ DEFECTS = [
     (mirrored_channels, "ethos-u85-256"),
     (mirrored_and_reshaped, "ethos-u55-128"),
     (mirrored_and_reshaped, "ethos-u85-256"),
+    (slice_of_five_axes, "ethos-u85-256"),
     (smallest_and_reshaped, "ethos-u55-128"),
     (smallest_and_reshaped, "ethos-u65-256"),
     (unsigned_transpose, "ethos-u55-256"),
