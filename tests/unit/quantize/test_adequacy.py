@@ -119,5 +119,5 @@ def test_truth_values_and_single_numbers_lie_in_no_range(tmp_path):
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], zero)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     rows = {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)}
-    limits = {name: (-9.0, 9.0) for name in ("x", "m", "g", "y")}
+    limits = dict.fromkeys(("x", "m", "g", "y"), (-9.0, 9.0))
     assert outside(artifact(model, "onnx", rows, tmp_path / "float"), SampleSet(rows), limits) == (3, ())
