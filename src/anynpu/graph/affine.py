@@ -131,6 +131,25 @@ def _by_channel(at: _Layers, node: NodeProto, place: int, layer: NodeProto) -> A
     return values.reshape(-1) if values.size == 1 or aligned[axis] == values.size else None
 
 
+def with_plain_dense(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the model whose dense layers have their factors in their constants, and how many had others than one."""
+    at, changed = _Layers(model), 0
+    for node in at.graph.node:
+        operands = {"alpha": 1, "beta": 2} if node.op_type == "Gemm" and not node.domain else {}
+        factors = {name: factor for name in operands if (factor := attribute(node, name, 1.0)) != 1}
+        places = {name: operands[name] for name in factors if "".join(node.input[operands[name] :][:1])}
+        if not factors or not {node.input[place] for place in places.values()} <= at.stored.keys():
+            continue
+        for name, place in places.items():
+            values = at.array(node.input[place]) * np.float32(factors[name])
+            node.input[place] = at.store(f"{node.output[0]}/{name}", values)
+        plain = [item for item in node.attribute if item.name not in operands]
+        del node.attribute[:]
+        node.attribute.extend(plain)
+        changed += 1
+    return at.without([]), changed
+
+
 def with_dense_layers(model: ModelProto) -> tuple[ModelProto, int]:
     """Returns the model with products and biases as layers, and how many."""
     at, written = _Layers(model), dict[int, list[NodeProto]]()
@@ -189,6 +208,9 @@ BATCH_NORM = Pass(
 )
 DENSE = Pass(
     "dense", "a product with constants and the bias behind it are one layer", with_dense_layers, requires=_has("MatMul")
+)
+PLAIN = Pass(
+    "plain-dense", "factors of a dense layer go into its weights and bias", with_plain_dense, requires=_has("Gemm")
 )
 CONSTANTS = Pass(
     "layer-constants",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
-from onnx import defs, inliner
+from onnx import defs, helper, inliner
 
 from anynpu.graph.opset import STANDARD
 
@@ -27,6 +27,9 @@ def written_out(model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool]
             schema, stated = defs.get_schema(node.op_type), {item.name for item in node.attribute}
             defaults = [item.default_value for name, item in schema.attributes.items() if name not in stated]
             node.attribute.extend(item for item in defaults if item.type != onnx.AttributeProto.UNDEFINED)
+    typed = {value.name for value in model.graph.value_info}
+    stored = [item for item in model.graph.initializer if names and item.name not in typed]  # it looks for types here
+    model.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in stored)
     for name in names:
         try:
             model = inliner.inline_selected_functions(model, [name], inline_schema_functions=True)

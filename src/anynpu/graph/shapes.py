@@ -21,6 +21,8 @@ _AS_SHAPES = 4096
 """Fewer bytes than this may be a shape that something is computed from."""
 # Names that exporters give to a first axis that is not a batch.
 _LENGTH = re.compile("len|seq|time|frame|node|edge|point|token|step|sample|height|width", re.IGNORECASE)
+_SAME_SHAPE = ("GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+"""Functions whose shapes ONNX does not infer."""
 _NEGATIVE_AXES = 11
 """The first opset that counts axes from the end."""
 
@@ -61,6 +63,8 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
             bare.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     try:
         result = onnx.shape_inference.infer_shapes(bare, check_type=strict, strict_mode=strict, data_prop=True)
+        while _keeps_shapes(result.graph):
+            result = onnx.shape_inference.infer_shapes(result, check_type=strict, strict_mode=strict, data_prop=True)
         for known, whole in zip(result.graph.initializer, model.graph.initializer, strict=True):
             known.CopyFrom(whole)
         return result
@@ -70,6 +74,18 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
                 onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=False)
                 return infer(model, strict=False)
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
+
+
+def _keeps_shapes(graph: GraphProto) -> bool:
+    """Gives functions whose shapes ONNX does not infer the shape of what they read, and says whether there was one."""
+    known = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {name: kind for name, kind in known.items() if kind.tensor_type.HasField("shape")}
+    found = [n for n in graph.node if n.op_type in _SAME_SHAPE and n.input[0] in known and n.output[0] not in known]
+    values = {value.name: value for value in (*graph.value_info, *graph.output)}
+    for node in found:
+        value = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
+        value.type.CopyFrom(known[node.input[0]])
+    return bool(found)
 
 
 def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, list[int]]:

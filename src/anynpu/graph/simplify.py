@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from anynpu.artifact import PassEffect
 from anynpu.errors import IntegrityError
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
-from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
+from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE, PLAIN
 from anynpu.graph.agreement import Feeds
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
 from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
@@ -108,7 +108,7 @@ def without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
 
 
 def without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
-    """Returns the model with concatenations of pieces that have elements, and how many had others."""
+    """Returns the model with concatenations and splits of pieces that have elements, and how many had others."""
     empty = {name for name, shape in static_shapes(model.graph).items() if 0 in shape}
     if not any(node.op_type == "Concat" and empty & set(node.input) for node in model.graph.node):
         return model, 0
@@ -118,6 +118,13 @@ def without_empty_pieces(model: ModelProto) -> tuple[ModelProto, int]:
         if node.op_type == "Concat" and 0 < len(pieces) < len(node.input):
             del node.input[:]
             node.input.extend(pieces)
+            changed += 1
+    read = {name for node in result.graph.node for name in names_read(node)}
+    for node in result.graph.node:
+        pieces = [name for name in node.output if name not in empty]
+        if node.op_type == "Split" and len(pieces) == 1 < len(node.output) and not empty & read & set(node.output):
+            whole = helper.make_node("Identity", node.input[:1], pieces, name=node.name)
+            node.CopyFrom(whole)
             changed += 1
     return result, changed
 
@@ -134,6 +141,7 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
     Pass("empty-pieces", "pieces without elements leave the concatenations that read them", without_empty_pieces),
     PADDING,
     DENSE,
+    PLAIN,
     MEANS,
     VARIANCES,
     Repeated((IDLE, JOINED, TWINS)),

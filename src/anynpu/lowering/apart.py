@@ -2,11 +2,11 @@
 
 Vela lets an operator write straight into the tensor that a CONCATENATION or PAD makes of its result, and lets one read
 straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
-rows, the registers are then those of the larger tensor; and the pieces of a mirrored border are laid where the shape
-behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that another reader of the tensor has, and
-takes what a slice steps over for an axis that broadcasts; on U85 it reads the half of a slice that a RESHAPE gives a
-fifth axis (docs/ethos-u.md has a row for each). The copy is the larger of a tensor and itself: exact in every type, on
-every runtime, and left in place by Vela.
+rows, the registers are then those of the larger tensor; and the pieces of a mirrored border, or of a minimum on the U55
+and U65, are laid where the shape behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that
+another reader of the tensor has, and takes what a slice steps over for an axis that broadcasts; on U85 it reads the half
+of a slice that a RESHAPE gives a fifth axis (docs/ethos-u.md has a row for each). The copy is the larger of a tensor and
+itself: exact in every type, on every runtime, and left in place by Vela.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def apart(graph: Graph, family: str) -> Graph:
 
 def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
     if reader.kind == "RESHAPE":
-        deep = family == "EthosU85" and len(graph.tensors[reader.outputs[0]].shape) > _PICTURE
-        return source.kind == "MIRROR_PAD" or (deep and source.kind in _CUTTING)
+        if family == "EthosU85":
+            deep = len(graph.tensors[reader.outputs[0]].shape) > _PICTURE
+            return source.kind == "MIRROR_PAD" or (deep and source.kind in _CUTTING)
+        return source.kind in ("MIRROR_PAD", "REDUCE_MIN")
     if reader.kind in _LAYING:
         # Mixed up where Vela computes the result in several operations, each a part of it
         if source.kind in ("REDUCE_MAX", "REDUCE_MIN"):

@@ -113,7 +113,10 @@ def without_idle(graph: Graph) -> Graph:
     return _rebuilt(graph, operators, dict(graph.tensors))
 
 
-ELEMENTWISE = BROADCASTS | {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE"}
+_QUESTIONS = {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "LOGICAL_AND", "LOGICAL_OR"}
+_UNARY = {"LOG", "EXP", "SQRT", "RSQRT", "NEG", "ABS", "LOGISTIC", "TANH", "RELU", "SQUARE", "LOGICAL_NOT", "CAST"}
+_FUNCTIONS = {"SIN", "COS", "FLOOR", "CEIL", "ROUND", "SIGN", "GELU", "ELU", "HARD_SWISH", "LEAKY_RELU", "POW"}
+ELEMENTWISE = BROADCASTS | _QUESTIONS | _UNARY | _FUNCTIONS
 REDUCERS = frozenset(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"))
 
 

@@ -31,8 +31,6 @@ Axes = tuple[int, ...]
 CHANNELS_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 # What a rule raises on a node whose operands do not fit together.
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, ArithmeticError)
-# Functions whose shapes ONNX does not infer.
-_SAME_SHAPE = ("GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 # TFLite indexes with 32 bits, and has no 64-bit arithmetic on microcontrollers.
 _NARROWED = {"int64": "int32", "float64": "float32", "float16": "float32"}
 # The types that operators compute with; those that are moved and cast besides, as the bytes of an image are.
@@ -318,11 +316,10 @@ def nodes_by_family() -> dict[str, str]:
 def _lowered(at: Lowering, node: Node, domain: str) -> str:
     """Lowers one node; returns why it cannot be done, or nothing."""
     if domain not in ("", "ai.onnx") or node.op not in RULES:
-        prefix = f"{domain}." if domain not in ("", "ai.onnx") else ""
-        return f"operator {prefix}{node.op} has no rule for TFLite"
-    if node.op in _SAME_SHAPE:
-        at.shapes.setdefault(node.output, at.shapes[node.inputs[0]])
-        at.dtypes.setdefault(node.output, at.dtypes[node.inputs[0]])
+        foreign = domain not in ("", "ai.onnx")
+        if not foreign and (sentence := nodes_by_family().get(node.op)):
+            return f"{node.op} has no TFLite form with these settings; what can be lowered: {sentence.rstrip('.')}"
+        return f"operator {f'{domain}.' if foreign else ''}{node.op} has no rule for TFLite"
     computed = [name for name in (*node.inputs, *node.outputs) if name and name not in at.constants]
     takes = _COMPUTED - _WHOLE if node.op in _REAL else _COMPUTED
     strange = {at.dtypes[name] for name in computed if name in at.dtypes} - takes

@@ -20,7 +20,7 @@ MOST_WEIGHTS = 1 << 22
 
 
 def grid_sample(draft: Draft, node: Node) -> bool:
-    """Samples at places: the elements around each by their weights, stored, or computed from how far away they are."""
+    """Samples at places, bilinear or nearest: elements by their weights, stored, or computed from how far they are."""
     grid, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
     mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
     if len(shape) != 4 or mode not in ("bilinear", "linear", "nearest"):

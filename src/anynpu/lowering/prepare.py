@@ -7,8 +7,10 @@ from onnx import version_converter
 
 from anynpu.graph.fold import copied, fold_constants, same_nodes
 from anynpu.graph.functions import is_function, written_out
+from anynpu.graph.idle import without_idle
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
+from anynpu.graph.simplify import without_empty_pieces
 from anynpu.lowering.lower import nodes_by_family
 from anynpu.lowering.recognise import recognised
 from anynpu.lowering.rewrite import rewritten
@@ -60,7 +62,8 @@ def _without_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     changed = 0
     for _ in range(_NESTED):
         if count := sum(map(_is_function, model.graph.node)):
-            model, changed = folded(written_out(copied(model), _is_function)), changed + count
+            plain = folded(written_out(copied(model), _is_function))
+            model, changed = without_idle(infer(without_empty_pieces(plain)[0]))[0], changed + count
     return model, changed
 
 

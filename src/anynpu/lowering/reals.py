@@ -82,7 +82,7 @@ def real_numbers(graph: Graph) -> Mapping[str, Range]:
         if operator.kind in _MOVES and sides and (first := sides[0]) is not None:
             outside = 0.0 if operator.kind == "PAD" else first.min
             limits[result] = Range(min(first.min, outside), max(first.max, outside))
-        elif operator.kind in _KINDS and None not in sides:
+        elif operator.kind in _KINDS and _KINDS[operator.kind].takes(operator, graph) and None not in sides:
             limits[result] = _KINDS[operator.kind].limits(*(each for each in sides if each is not None))
     limits = {name: each for name, each in limits.items() if max(-each.min, each.max) <= LARGEST_NUMBER}
     readers, makers = graph.readers(), graph.makers()
@@ -220,6 +220,10 @@ def _of_whole_numbers(operator: Operator, graph: Graph) -> bool:
     return all(graph.tensors[name].dtype in _WHOLE for name in operator.inputs)
 
 
+def _of_whole_source(operator: Operator, graph: Graph) -> bool:
+    return _of_whole_numbers(operator, graph) and operator.options != Cast("bool", "bool")
+
+
 def _comparable(operator: Operator, graph: Graph) -> bool:
     """Tells whether both sides are whole numbers, or real ones and no masks."""
     arrays = [array for name in operator.inputs if (array := graph.constant(name)) is not None]
@@ -279,7 +283,7 @@ _KINDS = {
     "MAXIMUM": _Kind(joined, _hull),
     "MINIMUM": _Kind(joined, _hull),
     "CONCATENATION": _Kind(joined, _hull),
-    "CAST": _Kind(cast, lambda source: source, lambda operator, graph: operator.options != Cast("bool", "bool")),
+    "CAST": _Kind(cast, lambda source: source, _of_whole_source),
     "GATHER": _Kind(looked_up, _truth, is_small),
     "SELECT_V2": _Kind(chosen, _truth, _between),
 }

@@ -151,16 +151,30 @@ def local_response(draft: Draft, node: Node) -> bool:
 
 
 def lp_pool(draft: Draft, node: Node) -> bool:
-    """A pool of squares: the root of their mean times the size of the window."""
-    kernel = node.integers("kernel_shape", [])
-    if int(node.get("p", 2)) != 2 or len(kernel) != len(draft.shapes[node.input(0)]) - 2:
+    """A pool with a p of 1 or 2: the mean of sizes or squares times the size of the window, or the root of that."""
+    kernel, power = node.integers("kernel_shape", []), int(node.get("p", 2))
+    if power not in (1, 2) or len(kernel) != len(draft.shapes[node.input(0)]) - 2:
         return False
-    names = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode")
+    names = ("kernel_shape", "strides", "pads", "dilations", "auto_pad", "ceil_mode")
     settings = {name: node.get(name) for name in names if name in node.attributes}
-    square = draft.add("Mul", [node.input(0), node.input(0)])
-    mean = draft.add("AveragePool", [square], count_include_pad=1, **settings)
+    source = node.input(0)
+    size = draft.add("Mul", [source, source]) if power == 2 else draft.add("Abs", [source])
+    mean = draft.add("AveragePool", [size], count_include_pad=1, **settings)
     count = draft.store(np.asarray(math.prod(kernel), np.float32), "count")
-    draft.add("Sqrt", [draft.add("Mul", [mean, count])], last=True)
+    total = draft.add("Mul", [mean, count], last=power == 1)
+    if power == 2:
+        draft.add("Sqrt", [total], last=True)
+    return True
+
+
+def global_lp_pool(draft: Draft, node: Node) -> bool:
+    """The norm of each channel with a p of 1 or 2: the sum of sizes, or the root of that of squares."""
+    power, rank = int(node.get("p", 2)), len(draft.shapes[node.input(0)])
+    if power not in (1, 2):
+        return False
+    axes = draft.store(np.arange(2, rank, dtype=np.int64), "axes")
+    size = draft.add("Abs", [node.input(0)]) if power == 1 else node.input(0)
+    draft.add("ReduceSum" if power == 1 else "ReduceL2", [size, axes], last=True, keepdims=1)
     return True
 
 
@@ -183,6 +197,7 @@ REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
     "AveragePool": pool,
     "LRN": local_response,
     "LpPool": lp_pool,
+    "GlobalLpPool": global_lp_pool,
     "GridSample": grid_sample,
     "Col2Im": col_to_image,
     "ScatterElements": scatter_elements,

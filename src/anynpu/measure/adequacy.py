@@ -62,6 +62,7 @@ def outside(
     for index, sample in enumerate(held):
         excess: dict[str, float] = {}
         for name, values in session.tensors(sample, limits).items():
+            values = np.atleast_1d(values)  # a number has no places to choose from
             values = values[np.abs(values) < ENDLESS] if values.dtype.kind == "f" else values[:0]
             if not values.size:
                 continue

@@ -51,6 +51,8 @@ from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
 _OPSET = 13
+_COMPUTED_WHOLE = ("RMSNormalization", "RotaryEmbedding")
+"""Operators of later opsets that ONNX Runtime computes in floating point, with no rounding inside."""
 _PLAIN_OPSET = 20
 _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
@@ -161,7 +163,8 @@ def _use_plain_opset(model: onnx.ModelProto) -> None:
 
 def _is_newer(node: onnx.NodeProto) -> bool:
     """Tells whether a later opset than that of plain QuantizeLinear has an operator, and defines it by others."""
-    return is_function(node) and not onnx.defs.has(node.op_type, _PLAIN_OPSET, "")
+    newer = is_function(node) and not onnx.defs.has(node.op_type, _PLAIN_OPSET, "")
+    return newer and node.op_type not in _COMPUTED_WHOLE
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:

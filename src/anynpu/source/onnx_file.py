@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
 from anynpu.foreign import ONNX
 from anynpu.graph.fold import initializer_names, names_read
+from anynpu.graph.groups import write_groups
 from anynpu.source.kinds import EXPORT_AGAIN, not_onnx, reject_other_kinds
 
 # Protobuf cannot hold or write more in one message.
@@ -59,6 +60,7 @@ def read(path: Path) -> ModelProto:
         for graph in _graphs(model.graph):  # ONNX Runtime takes one without a name, and nodes in any order
             graph.name = graph.name or "graph"
             _sort(graph)
+        write_groups(model)
         if any(_is_shapeless(value) for value in model.graph.output):  # ONNX Runtime needs none, the checker does
             model = onnx.shape_inference.infer_shapes(model)
         bare = [value for value in model.graph.output if _is_shapeless(value)]

@@ -217,6 +217,21 @@ def spatial_attention() -> onnx.ModelProto:
     return net(nodes, {"x": IMAGE}, {"axes": np.asarray([1]), "w": RNG.normal(0, 0.2, (1, 2, 7, 7)).astype(np.float32)})
 
 
+def smallest_channel() -> onnx.ModelProto:
+    """The smallest channel of each pixel, in the shape that pixels have with their channels first."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("ReduceMin", ["a", "axes"], ["y"]),
+    ]
+    weights = RNG.normal(0, 0.2, (5, 6, 3, 3)).astype(np.float32)
+    return net(nodes, {"x": IMAGE}, {"w": weights, "axes": np.asarray([1])})
+
+
+def frames() -> onnx.ModelProto:
+    weights = {"w": RNG.normal(0, 0.2, (4, 3, 3, 3, 3)).astype(np.float32)}
+    return one("Conv", (1, 3, 6, 8, 8), weights, pads=[1] * 6)
+
+
 def every_other_row() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["b"], pads=[1, 1, 1, 1]),
@@ -309,6 +324,8 @@ NEIGHBOURS = {
     "spatial attention on a small one": (spatial_attention(), "ethos-u55-256"),
     "spatial attention on a large one": (spatial_attention(), "ethos-u85-256"),
     "every other row": (every_other_row(), "ethos-u55-256"),
+    "convolution of frames": (frames(), "ethos-u85-256"),
+    "smallest channel": (smallest_channel(), "ethos-u55-256"),
     "transposed and joined": (transposed_and_joined(), "ethos-u85-256"),
 }
 
@@ -387,6 +404,16 @@ def test_layers_with_the_same_weights_keep_their_biases(tmp_path):
     quantize_file(floating, Dataset(data, None, "test"), QuantPlan(equalize=False), result)
     for chip in ("ethos-u55-256", "ethos-u85-256"):
         assert compare(result, chip, tmp_path, count=4).differing == 0
+
+
+def test_real_numbers_that_are_cut_to_whole_ones_stay_as_they_are():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["n"], to=onnx.TensorProto.INT32),
+        helper.make_node("Add", ["n", "two"], ["m"]),
+        helper.make_node("Cast", ["m"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    graph = lower(net(nodes, {"x": (1, 6, 16)}, {"two": np.asarray([2], np.int32)}))
+    assert [operator.kind for operator in in_reals(graph).operators] == ["CAST", "ADD", "CAST"]
 
 
 def branches() -> onnx.ModelProto:

@@ -146,6 +146,15 @@ ONE_NODE = {
     "mean of frames": one("AveragePool", (1, 3, 6, 8, 8), kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
     "local response": one("LRN", (1, 6, 8, 8), size=3, alpha=0.3),
     "pool of squares": one("LpPool", IMAGE, kernel_shape=[2, 2], strides=[2, 2]),
+    "pool of sizes": one("LpPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], p=1),
+    "norm of each channel": one("GlobalLpPool", IMAGE),
+    "rotated places": one("RotaryEmbedding", (1, 2, 6, 8), {"c": f(1, 6, 4), "s": f(1, 6, 4)}, opset=23),
+    "rotated pairs": one("RotaryEmbedding", (1, 6, 16), {"c": f(1, 6, 4), "s": f(1, 6, 4)}, opset=23, num_heads=2,
+                         interleaved=1),
+    "rotated in part": one("RotaryEmbedding", (1, 2, 6, 8), {"c": f(1, 6, 2), "s": f(1, 6, 2)}, opset=23,
+                           rotary_embedding_dim=4),
+    "cut and padded": one("CenterCropPad", (1, 3, 8, 8), {"n": i(6, 11)}, axes=[2, 3]),
+    "sum of sizes of each channel": one("GlobalLpPool", IMAGE, p=1),
     "turned around": one("ReverseSequence", [1, 5, 3], {"n": np.asarray([5])}, time_axis=1, batch_axis=0),
     "turned around in part": one("ReverseSequence", [1, 6, 3], {"n": np.asarray([4])}, time_axis=1, batch_axis=0),
     "mean of padded frames": one("AveragePool", (1, 3, 5, 8, 8), kernel_shape=[2, 3, 3], strides=[1, 2, 2],
@@ -337,6 +346,27 @@ def test_whole_numbers_are_computed_exactly(name):
         value.type.tensor_type.elem_type = TensorProto.INT64
     data = {"x": np.random.default_rng(0).integers(-9, 9, (3, 5, 4))}
     np.testing.assert_array_equal(by_litert(to_bytes(lower(model)), data), by_onnx(model, data))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_axis_of_classes_can_be_any(axis):
+    classes = {"d": np.asarray([7]), "v": np.float32([-1, 2])}
+    model = one("OneHot", (1, 5), classes, axis=axis)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    data = {"x": np.random.default_rng(0).integers(0, 7, (3, 5))}
+    np.testing.assert_array_equal(by_litert(to_bytes(lower(model)), data), by_onnx(model, data))
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("over", [(1,), (2, 3), (1, 2, 3)], ids=str)
+def test_whether_any_or_all_are_true(op, over):
+    nodes = [
+        helper.make_node("Greater", ["x", "bound"], ["g"]),
+        helper.make_node(op, ["g", "axes"], ["m"]),
+        helper.make_node("Where", ["m", "x", "bound"], ["y"]),
+    ]
+    bound = np.float32(1.9 if op == "ReduceMax" else -1.9)
+    agrees(net(nodes, {"x": IMAGE}, {"bound": bound, "axes": np.asarray(over)}, opset=20))
 
 
 def test_a_remainder_by_a_computed_divisor_is_exact():

@@ -235,6 +235,24 @@ def test_numbers_that_are_computed_have_an_axis(tmp_path):
     assert np.array_equal(ours, theirs)
 
 
+def test_a_question_about_a_number_has_an_axis(tmp_path):
+    """A choice by the mean of a signal: a RESHAPE to no axes has an empty shape, which Vela refuses to read."""
+    b = Builder()
+    x, half = b.input((1, 6), "float32"), b.tensor("half", (), "float32", np.float32(0.1))
+    mean = b.operator(
+        "MEAN", [x, b.constant("axes", [1])], [b.tensor("mean", (1,), "float32")], options="ReducerOptions"
+    )
+    b.operator("RESHAPE", [mean, b.constant("shape", np.zeros(0))], [number])
+    high = b.operator("GREATER", [number, half], [b.tensor("high", (), "bool")])
+    y = b.operator("SELECT_V2", [high, x, number], [b.tensor("y", (1, 6), "float32")])
+    content = b.write(tmp_path / "m.tflite", [y]).read_bytes()
+    graph = numbers_with_axes(from_bytes(content))
+    assert all(tensor.shape for tensor in graph.tensors.values() if tensor.data is None)
+    for values in np.random.default_rng(0).normal(size=(4, 1, 6)).astype(np.float32):
+        [ours], [theirs] = executed(to_bytes(graph), values), executed(content, values)
+        assert np.array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("factor", "kinds"), [(1 / 6, ["MEAN"]), (0.5, ["MEAN", "MUL"]), (None, ["MEAN", "MUL", "TANH"])]
 )

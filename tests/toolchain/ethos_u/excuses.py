@@ -68,6 +68,10 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "the rows that a slice steps over are taken for rows of the window"
     if op.kind == "RESHAPE" and before.get(source.name) == "MIRROR_PAD":
         return "a mirrored border is laid where the shape behind a RESHAPE has it"
+    if op.kind == "RESHAPE" and before.get(source.name) == "REDUCE_MIN" and "u85" not in chip:
+        return "the last operation of a minimum has the shape behind a RESHAPE"
+    if op.kind == "RESHAPE" and before.get(source.name) in SLICES and "u85" in chip and len(op.outputs[0].shape) > 4:
+        return "of a slice that has five axes behind a RESHAPE only the first row is read"
     if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
     if pads_outside_of_pictures(op):

@@ -122,6 +122,21 @@ def mirrored_and_reshaped(d: Drawer) -> None:
     d.operator("RESHAPE", [padded.number, d.ints([1, 1, 2, 9])], [out.number], "ReshapeOptions", newShape=[1, 1, 2, 9])
 
 
+def smallest_and_reshaped(d: Drawer) -> None:
+    x = d.input((1, 4, 5, 8), "int8", 0.05, 3)
+    smallest, out = d.like(x, (1, 4, 5, 1)), d.like(x, (1, 1, 4, 5))
+    d.operator("REDUCE_MIN", [x.number, d.ints([3])], [smallest.number], "ReducerOptions", keepDims=True)
+    d.operator("RESHAPE", [smallest.number, d.ints([1, 1, 4, 5])], [out.number], "ReshapeOptions", newShape=out.shape)
+
+
+def slice_of_five_axes(d: Drawer) -> None:
+    x = d.input((1, 3, 8, 16), "int8", 0.03, 69)
+    piece, deep, out = d.like(x, (1, 3, 6, 16)), d.like(x, (1, 1, 3, 6, 16)), d.like(x, (1, 1, 3, 6, 16))
+    d.operator("SLICE", [x.number, d.ints([0, 0, 1, 0]), d.ints([1, 3, 6, 16])], [piece.number], "SliceOptions")
+    d.operator("RESHAPE", [piece.number, d.ints(deep.shape)], [deep.number], "ReshapeOptions", newShape=deep.shape)
+    d.operator("MAXIMUM", [deep.number, deep.number], [out.number], "MaximumMinimumOptions")
+
+
 def unsigned_transpose(d: Drawer) -> None:
     x = d.input((1, 7, 2, 7), "uint8", 0.03, 86)
     out = d.like(x, (1, 7, 7, 2))
@@ -325,15 +340,6 @@ def transposed_slice(d: Drawer) -> None:
     d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", strideH=2, strideW=2)
 
 
-def slice_with_a_fifth_axis(d: Drawer) -> None:
-    rows = half(d)
-    deep = d.like(rows, (1, 1, 4, 5, 6))
-    d.operator(
-        "RESHAPE", [rows.number, d.ints([1, 1, 4, 5, 6])], [deep.number], "ReshapeOptions", newShape=[1, 1, 4, 5, 6]
-    )
-    paired(d, "ADD", deep, d.input(deep.shape, "int8", 0.05, 3), deep.shape)
-
-
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
     *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
@@ -351,6 +357,9 @@ DEFECTS = [
     (mirrored_channels, "ethos-u85-256"),
     (mirrored_and_reshaped, "ethos-u55-128"),
     (mirrored_and_reshaped, "ethos-u85-256"),
+    (slice_of_five_axes, "ethos-u85-256"),
+    (smallest_and_reshaped, "ethos-u55-128"),
+    (smallest_and_reshaped, "ethos-u65-256"),
     (unsigned_transpose, "ethos-u55-256"),
     (multiplier_of_a_slice, "ethos-u55-64"),
     (multiplier_of_a_slice, "ethos-u85-128"),
@@ -390,7 +399,6 @@ DEFECTS = [
     (largest_of_a_slice, "ethos-u85-256"),
     (transposed_slice, "ethos-u55-256"),
     (transposed_slice, "ethos-u85-256"),
-    (slice_with_a_fifth_axis, "ethos-u85-256"),
     (the_same_weights_twice, "ethos-u55-256"),
     (the_same_weights_twice, "ethos-u65-256"),
     (the_same_weights_twice, "ethos-u85-256"),

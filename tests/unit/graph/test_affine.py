@@ -7,7 +7,7 @@ import pytest
 from graph_nets import parse, run, weights
 
 from anynpu.graph import passes
-from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE
+from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE, PLAIN
 from anynpu.graph.shapes import infer
 
 FOUR = {"s": weights(4), "o": weights(4), "m": weights(4), "v": np.abs(weights(4)) + 0.5}
@@ -141,3 +141,20 @@ def test_rows_are_turned_behind_the_layer(order, rows_first):
     dense, (effect,) = passes.run([DENSE], infer(model))
     assert effect.changed == 1 and (dense.graph.node[-1].op_type == "Transpose") is rows_first
     np.testing.assert_allclose(run(dense, weights(*size))[0], run(model, weights(*size))[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["Gemm<alpha=0.5, beta=2.0>(x, w, b)", "Gemm<alpha=0.5, beta=3.0>(x, w)"])
+def test_factors_of_a_dense_layer_are_in_its_constants(layer):
+    biased = "b)" in layer
+    text = f"g (float[3,5] x) => (float[3,4] y, float[3,4] z) {{\ny = {layer}\nz = MatMul(x, w)\n}}"
+    model = parse(text, w=weights(5, 4), **({"b": weights(4)} if biased else {}))
+    plain, (effect,) = passes.run([PLAIN], model)
+    assert effect.changed == 1 and not plain.graph.node[0].attribute
+    x = weights(3, 5, seed=2)
+    for mine, theirs in zip(run(plain, x), run(model, x), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_factor_of_a_computed_product_stays():
+    model = parse("g (float[3,5] x, float[5,4] w) => (float[3,4] y) {\ny = Gemm<alpha=0.5>(x, w)\n}")
+    assert passes.run([PLAIN], model)[1][0].changed == 0

@@ -291,3 +291,12 @@ def test_axes_from_the_end_of_an_old_opset():
 def test_a_model_whose_every_input_is_empty_is_refused():
     with pytest.raises(ConfigError, match=r"input 'x' has no elements: its shape is \[1, 0, 4\]"):
         shapes.make_static(parse("g (float[1,0,4] x) => (float[1,0,4] y) { y = Neg(x) }"))
+
+
+def test_a_norm_of_groups_has_the_shape_of_what_it_reads():
+    body = "".join(f"n{k} = GroupNormalization<num_groups=2>({s}, w, w)\n" for k, s in ((0, "x"), (1, "n0"), (2, "n1")))
+    text = f"g (float[1,4,6,6] x) => (float[A,B,C,D] y) {{\n{body}y = Relu(n2)\n}}"
+    model = parse(text, w=np.abs(weights(4)))
+    model.opset_import[0].version = 21
+    static = shapes.make_static(model, {})
+    assert shapes.shape_of(static.graph.output[0]) == (1, 4, 6, 6)

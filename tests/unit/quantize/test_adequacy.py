@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from sick import artifact
 
-from anynpu.measure.adequacy import expected_loss, judge_calibration
+from anynpu.measure.adequacy import expected_loss, judge_calibration, outside
+from anynpu.measure.samples import SampleSet
 from anynpu.quantize.adequacy import SampleLimits, calibration, expected_largest, growth
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.ranges import Range
@@ -102,3 +106,18 @@ def test_the_interval_holds_the_loss_of_new_samples():
 def test_no_interval_without_samples_or_without_error():
     assert expected_loss(np.ones((7, 3)), np.zeros((7, 3))) is None
     assert expected_loss(np.ones((9, 3)), np.ones((9, 3))) is None
+
+
+def test_truth_values_and_single_numbers_lie_in_no_range(tmp_path):
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], keepdims=0),
+        helper.make_node("Greater", ["m", "zero"], ["g"]),
+        helper.make_node("Where", ["g", "x", "m"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    zero = [onnx.numpy_helper.from_array(np.float32(0), "zero")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], zero)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    rows = {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)}
+    limits = dict.fromkeys(("x", "m", "g", "y"), (-9.0, 9.0))
+    assert outside(artifact(model, "onnx", rows, tmp_path / "float"), SampleSet(rows), limits) == (3, ())

@@ -328,3 +328,18 @@ def test_an_output_without_a_shape_gets_the_inferred_one(tmp_path):
     model.graph.output[0].type.tensor_type.ClearField("shape")
     shape = onnx_file.read(saved(tmp_path, model)).graph.output[0].type.tensor_type.shape
     assert [dim.dim_value for dim in shape.dim] == [1, 4, 8, 8]
+
+
+def test_a_norm_of_groups_as_opset_18_has_it_is_read(tmp_path):
+    """onnx calls it deprecated and refuses such files; ONNX Runtime runs them."""
+    draw = np.random.default_rng(0)
+    stored = {name: draw.normal(size=2).astype(np.float32) for name in "sb"}
+    node = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2, epsilon=0.01)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 6, 5, 4]) for name in "xy"]
+    weights = [numpy_helper.from_array(values, name) for name, values in stored.items()]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    path, x = saved(tmp_path, model), draw.normal(size=(1, 6, 5, 4)).astype(np.float32)
+    files = (path.read_bytes(), onnx_file.read(path).SerializeToString())
+    before, after = (onnxruntime.InferenceSession(each).run(None, {"x": x})[0] for each in files)
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)

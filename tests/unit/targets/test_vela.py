@@ -75,6 +75,14 @@ def test_a_receipt_that_does_not_agree_with_the_file_raises(compiled, output, me
         receipt.placement("npu", MODEL, (*compiled, *COMPILED[2:]) if "= 3" in output else compiled, output)
 
 
+def test_a_tensor_that_vela_names_anew_is_known_by_its_operator():
+    """What a GATHER on the U85 reads is called `indices` there."""
+    model = (*MODEL, operator(3, "FLOOR_MOD", "places", shape=(1, 10), dtype="int32"))
+    renamed = operator(3, "FLOOR_MOD", "indices", shape=(1, 10), dtype="int32")
+    made = receipt.placement("npu", model, (*COMPILED, renamed), OUTPUT.replace("= 2", "= 3"))
+    assert [op.name for op in made.elsewhere()] == ["c", "g", "places"]
+
+
 def test_an_activation_that_comes_back_alone_counts_for_the_operator_it_was_fused_into():
     compiled = (operator(0, "RELU", "c"), operator(1, "CUSTOM", "d", custom="ethos-u"))
     output = "Warning (supported operators) operator: RELU, ofm: 'c'\nReason: no\n\nCPU operators = 1 (50%)\n"

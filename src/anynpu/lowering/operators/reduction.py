@@ -14,6 +14,8 @@ from anynpu.lowering.options import Add, ArgMax, ArgMin, Cast, Concatenation, Mu
 from anynpu.lowering.table import Node, Refused, operator, required
 
 _KINDS = {"ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
+_OF_TRUTHS = {"ReduceMax": "LOGICAL_OR", "ReduceMin": "LOGICAL_AND"}
+_OPTIONS = {"ADD": Add(), "MUL": Mul()}
 _SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
 
 
@@ -70,9 +72,9 @@ def reduced_axes(at: Lowering, node: Node) -> list[int]:
 
 
 def in_halves(at: Lowering, kind: str, tensor: str, place: int, stem: str) -> str:
-    """Returns the sum (ADD) or product (MUL) along a stored axis, which stays with size one: that of both halves,
-    until one is left."""
-    options = Mul() if kind == "MUL" else Add()
+    """Returns the sum (ADD), product (MUL) or the like along a stored axis, which stays with size one: that of both
+    halves, until one is left."""
+    options = _OPTIONS.get(kind)
     odd: list[str] = []
     while (size := at.tensors[tensor].shape[place]) > 1:
         half = size // 2
@@ -108,6 +110,11 @@ def reduce(at: Lowering, node: Node) -> None:
     axes, over = at.axes(name), reduced_axes(at, node)
     tensor = at.stored(name, axes)
     places = sorted(axes.index(axis) for axis in over)
+    if at.tensors[tensor].dtype == "bool" and node.op in _OF_TRUTHS:  # no runtime has the largest truth value
+        for place in places:
+            tensor = in_halves(at, _OF_TRUTHS[node.op], tensor, place, node.output)
+        give_reduced(at, node.output, tensor, axes, over, bool(node.get("keepdims", 1)))
+        return
     if node.op in ("ReduceL2", "ReduceSumSquare"):
         tensor = at.emit("MUL", (tensor, tensor), at.tensors[tensor].shape, Mul(), node.output)
     if node.op in _SUMS:

@@ -233,14 +233,15 @@ def one_hot(at: Lowering, node: Node) -> None:
     depth = int(required(at.constant(node.input(1)), "the depth").reshape(-1)[0])
     off, on = required(at.constant(node.input(2)), "the values").astype(np.float32).reshape(-1)
     rank = at.rank(node.output)
-    if int(node.get("axis", -1)) % rank != rank - 1:
-        raise Refused("an axis that is not the last")
+    axis = int(node.get("axis", -1)) % rank
+    axes = (*(each for each in range(rank) if each != axis), axis)
     table = at.store(np.where(np.eye(depth), on, off).astype(np.float32), f"{node.output}/rows")
     numbers = at.stored(node.input(0), plain(rank - 1))
     kind = at.tensors[numbers].dtype
     if kind != "int32":
         numbers = at.emit("CAST", (numbers,), at.tensors[numbers].shape, Cast(kind, "int32"), dtype="int32")
-    at.give(node.output, at.emit("GATHER", (table, numbers), at.shape(node.output), Gather(0), node.output, "float32"))
+    shape = [at.shape(node.output)[each] for each in axes]
+    at.give(node.output, at.emit("GATHER", (table, numbers), shape, Gather(0), node.output, "float32"), axes)
 
 
 @operator("TopK")
