@@ -1,16 +1,18 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
     python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--minutes N]
-                          [--survey] [--exports DIR] [--rows FILE] [--table] [--unseen | --third [--archives DIR]]
+                          [--survey] [--exports DIR] [--rows FILE] [--table]
+                          [--unseen | --third | --fourth [--archives DIR]]
 
 Resumable: models with a row in bench/reach.jsonl are not built again without --again; the last row of a model counts.
 That file is committed, and every row says which commit built it. Exported models are built first, the smallest before
 the others. A build that takes more CPU time than its limit is ended; the chips it had finished are kept, the others get
 "too long here". With --survey a model is lowered, executed once and compiled (bench/reach_survey.py), which takes a
 tenth of a build and proves nothing. With --unseen the models are those of bench/reach_unseen.py, and their rows in
-bench/reach_unseen.jsonl are replaced, those first that were not built yet. --third does that for the third sample,
-whose rows (bench/reach_third.jsonl) keep the outcome of their first build. A model whose package is not installed is
-skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by default this one).
+bench/reach_unseen.jsonl are replaced, those first that were not built yet. --third and --fourth do that for the
+samples of these names, whose rows (bench/reach_third.jsonl) keep the outcome of their first build. A model whose
+package is not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by
+default this one).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from pathlib import Path
 import numpy as np
 from reach_models import MISSING, images, names
 from reach_survey import fixed_inputs
+from reach_unseen import FOURTH as FOURTH_LIST
 from reach_unseen import LIST, TFLITE, listed
 from reach_unseen import THIRD as THIRD_LIST
 
@@ -40,6 +43,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_name("reach.jsonl")
 UNSEEN = Path(__file__).with_name("reach_unseen.jsonl")
 THIRD = Path(__file__).with_name("reach_third.jsonl")
+FOURTH = Path(__file__).with_name("reach_fourth.jsonl")
 PAGE = ROOT / "docs" / "reach.md"
 CHIPS = "cpu,tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
 SURVEYED = "tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
@@ -216,8 +220,10 @@ def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s:
 
 
 def build_unseen(arguments: argparse.Namespace) -> None:
-    """Builds models of the second list or of the third sample and replaces their rows; a first outcome is kept."""
-    path, names_of = (THIRD, listed(THIRD_LIST)) if arguments.third else (UNSEEN, listed(LIST))
+    """Builds models of the second list or of a sample and replaces their rows; a sample keeps its first outcomes."""
+    sample = (THIRD, THIRD_LIST) if arguments.third else (FOURTH, FOURTH_LIST) if arguments.fourth else None
+    path, written = sample or (UNSEEN, LIST)
+    names_of = listed(written)
     rows = {
         row["model"]: row for row in map(json.loads, path.read_text("utf-8").splitlines() if path.is_file() else ())
     }
@@ -232,7 +238,7 @@ def build_unseen(arguments: argparse.Namespace) -> None:
         reason = "" if made else exported(model, folder, arguments.archives or Path())
         chips = {} if reason else built(arguments.chips, folder, arguments.cpu_limit_s)
         outcome = {"reason": reason, "chips": chips, "commit": commit()}
-        first = {"first": rows.get(model, {}).get("first", outcome)} if arguments.third else {}
+        first = {"first": rows.get(model, {}).get("first", outcome)} if sample else {}
         rows[model] = {"model": model, "method": "built", "lowered": lowered, **outcome, **first}
         print(f"{model}: {reason or chips}", flush=True)
         path.write_text("".join(json.dumps(rows[name]) + "\n" for name in sorted(rows)), "utf-8")
@@ -474,14 +480,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other model after so long")
     parser.add_argument("--unseen", action="store_true", help="build the models of bench/reach_unseen.py instead")
     parser.add_argument("--third", action="store_true", help="build those of bench/reach_third.json instead")
+    parser.add_argument("--fourth", action="store_true", help="build those of bench/reach_fourth.json instead")
     parser.add_argument("--archives", type=Path, help="wheels and npm's archives with files of these lists")
     parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
     arguments = parser.parse_args()
     begun = time.monotonic()
     rows = read_rows(arguments.rows)
-    if arguments.unseen or arguments.third:
+    of_a_list = arguments.unseen or arguments.third or arguments.fourth
+    if of_a_list:
         build_unseen(arguments)
-    listed_here = [] if arguments.table or arguments.unseen or arguments.third else names()
+    listed_here = [] if arguments.table or of_a_list else names()
     for model in sorted(listed_here, key=lambda each: size(each, arguments.exports)):
         key = model, arguments.survey
         if arguments.only not in model or (key in rows and not arguments.again):

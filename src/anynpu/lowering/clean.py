@@ -20,7 +20,7 @@ from anynpu.lowering.moves import (
 )
 from anynpu.lowering.options import Activation, Fused, Mul, Reducer, Reshape
 from anynpu.lowering.squares import later_broadcasts, means_for_sums, roots_of_squares, variances
-from anynpu.lowering.whole_moves import whole_transposes
+from anynpu.lowering.whole_moves import casts_first, whole_transposes
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -396,6 +396,7 @@ _SETTLED = Repeated(
 SMALL_MOVES: tuple[Pass[Graph], ...] = (_pass(small_transposes), _pass(few_axes))
 """Moves of many axes as several of few, which is what kernels have."""
 CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
+    _pass(casts_first),
     _pass(means_for_sums),
     _pass(numbers_with_axes),
     _SETTLED,

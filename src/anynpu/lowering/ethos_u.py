@@ -7,7 +7,7 @@ for the operators as they were, so the rules are for these NPUs alone.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from anynpu.lowering.options import (
     Concatenation,
     Conv2D,
     DepthToSpace,
+    DepthwiseConv2D,
     Mul,
     Reducer,
     ResizeBilinear,
@@ -198,6 +199,8 @@ def strided(at: Rewriting, operator: Operator) -> bool:
     options, source, result = operator.options, operator.inputs[0], operator.outputs[0]
     weights = at.graph.constant(operator.inputs[1])
     assert isinstance(options, Conv2D)
+    if isinstance(options, DepthwiseConv2D) and weights is not None:
+        weights, options = _dense(weights, options)
     steps = options.stride_h, options.stride_w
     dilated = (options.dilation_h_factor, options.dilation_w_factor) != (1, 1)
     if max(steps) <= at.longest_step or weights is None or dilated or weights.shape[3] != at.shape(source)[3]:
@@ -235,6 +238,15 @@ def strided(at: Rewriting, operator: Operator) -> bool:
     return True
 
 
+def _dense(weights: Array, options: DepthwiseConv2D) -> tuple[Array, Conv2D]:
+    """Returns the weights of a depthwise convolution among zeros, as a convolution over all channels has them."""
+    _, high, wide, count = weights.shape
+    dense = np.zeros((count, high, wide, count // options.depth_multiplier), np.float32)
+    for number in range(count):
+        dense[number, :, :, number // options.depth_multiplier] = weights[0, :, :, number]
+    return dense, Conv2D(**{each.name: getattr(options, each.name) for each in fields(Conv2D)})
+
+
 RULES: dict[str, Rule] = {
     "RESIZE_BILINEAR": resize,
     "RESIZE_NEAREST_NEIGHBOR": resize,
@@ -248,4 +260,5 @@ RULES: dict[str, Rule] = {
     "MIRROR_PAD": mirrored,
     "STRIDED_SLICE": stepped,
     "CONV_2D": strided,
+    "DEPTHWISE_CONV_2D": strided,
 }

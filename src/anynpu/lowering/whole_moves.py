@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anynpu.lowering.graph import Graph, int32, pruned
 from anynpu.lowering.moves import MOST_JOINED, exchanges, merged
-from anynpu.lowering.options import Concatenation
+from anynpu.lowering.options import Cast, Concatenation
 from anynpu.lowering.rewriting import Rewriting
 
 MOST_SLICES = 64
 """How many slices a transposition may be made of."""
+
+
+_WHOLE = ("uint8", "int8", "int16", "int32")
+_MOVED = frozenset(("RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "GATHER", "REVERSE_V2", "PAD", "MIRROR_PAD"))
+"""Moves of one tensor, whose other inputs say where to."""
+
+
+def casts_first(graph: Graph) -> Graph:
+    """What is fed as whole numbers becomes real before it is moved: the moves of quantised numbers have kernels."""
+    at = Rewriting(graph, lambda *_: True, 0, dict(graph.tensors), [])
+    makers, real = graph.makers(), dict[str, str]()
+
+    def is_fed(name: str) -> bool:
+        maker = makers.get(name)
+        if maker is None:
+            return name in graph.inputs or graph.constant(name) is not None
+        if maker.kind == "CONCATENATION":
+            return all(is_fed(each) for each in maker.inputs)
+        return maker.kind in _MOVED and len(maker.outputs) == 1 and is_fed(maker.inputs[0])
+
+    def made_real(name: str) -> str:
+        maker, shape = makers.get(name), graph.tensors[name].shape
+        if name in real:
+            return real[name]
+        if (stored := graph.constant(name)) is not None:
+            real[name] = at.store(stored.astype("float32"), f"{name}/real")
+        elif maker is None:
+            real[name] = at.emit("CAST", (name,), shape, Cast(graph.tensors[name].dtype, "float32"), f"{name}/real")
+            at.tensors[real[name]] = replace(at.tensors[real[name]], dtype="float32")
+        else:
+            count = len(maker.inputs) if maker.kind == "CONCATENATION" else 1
+            inputs = (*map(made_real, maker.inputs[:count]), *maker.inputs[count:])
+            real[name] = at.emit(maker.kind, inputs, shape, maker.options, f"{name}/real")
+        return real[name]
+
+    for operator in graph.operators:
+        source = operator.inputs[0]
+        whole = graph.tensors[source].dtype in _WHOLE and graph.tensors[source].quantization is None
+        to_real = operator.kind == "CAST" and graph.tensors[operator.outputs[0]].dtype == "float32"
+        if to_real and whole and source in makers and is_fed(source):
+            at.give(operator, made_real(source))
+            real[source] = operator.outputs[0]
+        else:
+            at.operators.append(operator)
+    return pruned(at.operators, at.tensors, graph.inputs, graph.outputs) if real else graph
 
 
 def whole_transposes(graph: Graph) -> Graph:

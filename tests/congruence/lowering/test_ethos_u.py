@@ -17,6 +17,7 @@ from onnx import helper
 
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
+from anynpu.lowering.options import Conv2D
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.reals import in_reals, settled
 from anynpu.lowering.write import to_bytes
@@ -117,6 +118,12 @@ NETS = {
     "steps that differ": one(
         "Conv", (1, 3, 16, 16), {"w": RNG.normal(0, 0.2, (5, 3, 3, 5)).astype(np.float32)}, strides=[1, 4]
     ),
+    "patches of one channel": one(
+        "Conv", (1, 1, 64), {"w": RNG.normal(0, 0.2, (1, 1, 10)).astype(np.float32)}, strides=[8], pads=[1, 3]
+    ),
+    "patches of each channel": one(
+        "Conv", (1, 3, 16, 16), {"w": RNG.normal(0, 0.2, (6, 1, 4, 4)).astype(np.float32)}, strides=[4, 4], group=3
+    ),
     "a pixel over an image": expand([1, 1, 1, 6], [1, 20, 3, 6]),
     "rows over columns": expand([1, 6, 1, 1], [1, 6, 1, 30]),
     "reflected channels": one("Pad", (1, 5, 20), {"pads": np.asarray([0, 0, 3, 0, 0, 4])}, mode="reflect"),
@@ -142,8 +149,10 @@ def test_the_float_file_computes_the_same(rewritten):
     assert content is not None
     data = samples(model)
     assert decibels(by_onnx(model, data), by_litert(content, data)) > 90
-    foreign = {operator.kind for operator in from_bytes(content).operators} - {*table("EthosU55")}
-    assert not foreign
+    operators = from_bytes(content).operators
+    assert not {operator.kind for operator in operators} - {*table("EthosU55")}
+    windows = [operator.options for operator in operators if isinstance(operator.options, Conv2D)]
+    assert all(max(each.stride_h, each.stride_w) <= 3 for each in windows)
 
 
 def test_integers_keep_it(rewritten, tmp_path):

@@ -236,3 +236,28 @@ def test_whole_numbers_that_are_fed_become_real_without_a_float(kind, most, tmp_
     assert decibels(truth, by_litert(content, narrow)) > 30
     np.testing.assert_array_equal(by_tflm(content, narrow), by_litert(content, narrow))
     assert not findings(tmp_path / "integers.tflite")
+
+
+def test_the_bytes_of_a_picture_are_moved_as_what_they_stand_for(tmp_path):
+    """A picture as libraries load it: rows, columns, channels, turned and its channels in the other order."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        node("Gather", ["t", "other"], ["o"], axis=1),
+        node("Cast", ["o"], ["r"], to=onnx.TensorProto.FLOAT),
+        node("Div", ["r", "most"], ["d"]),
+        node("Conv", ["d", "weights"], ["y"]),
+    ]
+    weights = np.random.default_rng(5).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    constants = {"other": i(2, 1, 0), "most": np.float32(255), "weights": weights}
+    model = net(nodes, {"x": (1, 9, 7, 3)}, constants)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    del model.graph.value_info[:]
+    model = onnx.shape_inference.infer_shapes(model)
+    data = {"x": np.random.default_rng(6).integers(0, 256, (8, 9, 7, 3)).astype(np.uint8)}
+    content = quantised(model, data, tmp_path)
+    stored = from_bytes(content)
+    assert stored.operators[0].kind == "QUANTIZE"
+    assert {tensor.dtype for tensor in stored.tensors.values()} <= {"uint8", "int8", "int32"}
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 30
+    np.testing.assert_array_equal(by_tflm(content, data), by_litert(content, data))
+    assert not findings(tmp_path / "integers.tflite")

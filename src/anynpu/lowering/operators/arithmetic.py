@@ -299,12 +299,6 @@ def cast(at: Lowering, node: Node) -> None:
     maker = next((each for each in reversed(at.operators) if each.outputs[0] == tensor), None)
     if maker is not None and maker.options == Cast("bool", "int32") and wanted == "float32":
         tensor, have = maker.inputs[0], "bool"  # truth as a whole number, as a real number
-    if maker is not None and maker.kind == "RESHAPE" and wanted == "float32" and maker.inputs[0] in at.views:
-        # What is fed is made real at once: integers need no CAST there
-        fed = maker.inputs[0]
-        real = at.emit("CAST", (fed,), at.tensors[fed].shape, Cast(have, wanted), node.output, dtype=wanted)
-        at.give(node.output, at.reshape(real, shape), axes)
-        return
     if have == "bool" and wanted == "float32":  # which has an integer form, one or zero
         choice = (tensor, at.value("one", 1.0), at.value("zero", 0.0))
         at.give(node.output, at.emit("SELECT_V2", choice, shape, stem=node.output, dtype=wanted), axes)
