@@ -134,20 +134,103 @@ def from_transformers(entry: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]
     return Chosen(), data
 
 
+def asked(name: str, size: int) -> tuple[str, int, dict[str, Any]]:
+    """Returns the name, the size of its pictures and the settings of NAME[@SIZE][?SETTING=VALUE,...]."""
+    name, _, changes = name.partition("?")
+    name, _, side = name.partition("@")
+    call = ast.parse(f"f({changes})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return name, int(side or size), {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg}
+
+
 def from_timm(name: str) -> tuple[Any, dict[str, np.ndarray]]:
     import timm
 
-    name, _, changes = name.partition("?")
-    name, _, side = name.partition("@")
-    size = int(side or 96)
-    call = ast.parse(f"f({changes})", mode="eval").body
-    assert isinstance(call, ast.Call)
-    settings = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+    name, size, settings = asked(name, 96)
     try:
         model = timm.create_model(name, num_classes=100, img_size=size, **settings)
     except TypeError:
         model = timm.create_model(name, num_classes=100, **settings)
     return model, {"x": models.images(size)}
+
+
+def from_torchvision(name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    import torchvision
+
+    name, size, settings = asked(name, 96)
+    group, _, kind = name.rpartition(".")
+    place = getattr(torchvision.models, group) if group else torchvision.models
+    if group in ("segmentation", "detection"):
+        settings["weights_backbone"] = None
+    if group != "optical_flow" and kind in ("inception_v3", "googlenet"):
+        settings["init_weights"] = True
+    model = getattr(place, kind)(weights=None, **settings)
+    if group == "detection":
+        return _boxes(model), {"x": models.images(size)}
+    if group == "video":
+        frames = 16 if kind in ("s3d", "mvit_v1_b", "mvit_v2_s") else 8
+        return model, {"x": np.ascontiguousarray(sampled("frames", frames, size).transpose(0, 2, 1, 3, 4))}
+    if group == "optical_flow":
+        frames = sampled("frames", 2, size)
+        return _flow(model), {"first": frames[:, 0].clip(-1, 1), "second": frames[:, 1].clip(-1, 1)}
+    return model, {"x": models.images(size)}
+
+
+def _boxes(model: Any) -> Any:
+    """Returns a detector up to its raw boxes and scores: what chooses among them runs on the host."""
+    import torch
+
+    class Raw(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone, self.head = model.backbone, model.head
+
+        def forward(self, x: Any) -> Any:
+            return tuple(self.head(list(self.backbone(x).values())).values())
+
+    return Raw()
+
+
+def _flow(model: Any) -> Any:
+    """Returns an optical flow net that refines twice and gives the last flow."""
+    import torch
+
+    class Flow(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, first: Any, second: Any) -> Any:
+            return self.inner(first, second, num_flow_updates=2)[-1]
+
+    return Flow()
+
+
+def from_pytorchcv(name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    from pytorchcv.model_provider import get_model
+
+    if name.startswith(("jasper", "quartznet")):
+        model = get_model(name)
+        length = 64
+
+        class Rows(torch_module()):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = model
+
+            def forward(self, x: Any) -> Any:
+                import torch
+
+                return self.inner(x, torch.tensor([length]))[0]
+
+        return Rows(), {"x": sampled("noise", 64, length)}
+    return models.from_pytorchcv(name)
+
+
+def torch_module() -> Any:
+    import torch
+
+    return torch.nn.Module
 
 
 def from_nets(name: str) -> tuple[Any, dict[str, np.ndarray]]:
@@ -159,6 +242,8 @@ def from_nets(name: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 MAKERS = {
     "timm": from_timm,
+    "torchvision": from_torchvision,
+    "pytorchcv": from_pytorchcv,
     "ultralytics": models.from_ultralytics,
     "smp": models.from_smp,
     "torch": from_nets,

@@ -157,8 +157,8 @@ def square_root(at: Rewriting, operator: Operator) -> bool:
 
 
 def mean(at: Rewriting, operator: Operator) -> bool:
-    """A MEAN of several images, or of channels between others, has what it is taken over as rows of one image; one
-    of the channels of several rows of pixels has one row."""
+    """A MEAN of several images, or of channels between others, has what it is taken over as rows of one image, in two
+    axes where it is long; one of the channels of several rows of pixels has one row."""
     source, result = operator.inputs[0], operator.outputs[0]
     axes = at.graph.constant(operator.inputs[1])
     shape = at.shape(source)
@@ -175,14 +175,29 @@ def mean(at: Rewriting, operator: Operator) -> bool:
         small = at.emit("MEAN", inputs, (*at.shape(row)[:2], 1), Reducer(True), f"{result}/mean")
         at.give(operator, at.reshape(small, at.shape(result), f"{result}/kept"))
         return True
-    if last or (first and shape[0] == 1) or count > MOST_REDUCED:
+    image, reduced = image_for_mean(count, math.prod(shape[axis] for axis in rest))
+    whole = max(shape) <= MOST_SIDE and (last or (first and shape[0] == 1))
+    if whole or max(image) > MOST_SIDE or max(image[axis] for axis in reduced) > MOST_REDUCED:
         return False
     moved = at.transpose(source, (*over, *rest), f"{result}/rows")
-    image = at.reshape(moved, (1, count, 1, math.prod(shape[axis] for axis in rest)), f"{result}/image")
-    inputs = (image, at.store(int32((1, 2)), f"{result}/axes"))
-    small = at.emit("MEAN", inputs, (1, 1, 1, at.shape(image)[-1]), Reducer(True), f"{result}/mean")
+    inputs = (at.reshape(moved, image, f"{result}/image"), at.store(int32(reduced), f"{result}/axes"))
+    left = [1 if axis in reduced else size for axis, size in enumerate(image)]
+    small = at.emit("MEAN", inputs, left, Reducer(True), f"{result}/mean")
     at.give(operator, at.reshape(small, at.shape(result), f"{result}/kept"))
     return True
+
+
+def image_for_mean(count: int, kept: int) -> tuple[tuple[int, int, int, int], tuple[int, ...]]:
+    """Returns an image with `count` elements for each of the `kept` ones, and the axes that are reduced."""
+    if kept > MOST_SIDE:
+        return (1, count, *sides(kept)), (1,)
+    return (1, *(sides(count) if count > MOST_REDUCED else (count, 1)), kept), (1, 2)
+
+
+def sides(count: int) -> tuple[int, int]:
+    """Returns two factors of a number, as near to each other as there are."""
+    side = next(side for side in range(math.isqrt(count), 0, -1) if count % side == 0)
+    return count // side, side
 
 
 def smallest(at: Rewriting, operator: Operator) -> bool:

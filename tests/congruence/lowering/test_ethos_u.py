@@ -75,6 +75,27 @@ def mean_of_batches() -> onnx.ModelProto:
     return net(nodes, {"x": (1, 2 * 5 * 6 * 4)}, {"shape": np.asarray((2, 5, 6, 4)), "axes": np.asarray([0])})
 
 
+def mean_of_large_images() -> onnx.ModelProto:
+    """Two images, each with 4,096 pixels or more: U55 has no axis as long as that."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["b"]),
+        helper.make_node("ReduceMean", ["b", "axes"], ["y"], keepdims=0),
+    ]
+    weights = RNG.normal(0.1, 0.2, (4, 1, 1, 1)).astype(np.float32)
+    constants = {"shape": np.asarray((2, 1, 64, 65)), "w": weights, "axes": np.asarray([2, 3])}
+    return net(nodes, {"x": (1, 2 * 64 * 65)}, constants)
+
+
+def mean_of_many_channels() -> onnx.ModelProto:
+    """Halves of an image that are added: 73,728 numbers each, more than an axis may have."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node("ReduceMean", ["a", "axes"], ["y"], keepdims=0),
+    ]
+    return net(nodes, {"x": (1, 2 * 73728)}, {"shape": np.asarray((1, 2, 48, 24, 64)), "axes": np.asarray([1])})
+
+
 def norm(shape: tuple[int, ...]) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["a"]),
@@ -107,6 +128,8 @@ NETS = {
     "square root": sqrt(),
     "mean of several images": mean([2]),
     "mean of the images of a batch": mean_of_batches(),
+    "mean of large images": mean_of_large_images(),
+    "mean of many channels": mean_of_many_channels(),
     "mean of channels between others": mean([1, 3]),
     "norm of channels of several rows": norm((4, 9, 24)),
     "shuffle": gather([0, 2, 4, 1, 3, 5], 1),
