@@ -250,7 +250,7 @@ def sample_digests(data: Dataset) -> list[str]:
             forget(data.inputs[name])
             row = np.ascontiguousarray(data.inputs[name][index])
             digest.update(_described(name, row))
-            digest.update(row)
+            digest.update(row.data)
         digests.append(digest.hexdigest())
     return digests
 
