@@ -74,6 +74,17 @@ class _Graph:
         twice = square.input[0] == square.input[1] if square.op_type == "Mul" else self.number(square, 1) == 2
         return square.input[0] if twice else ""
 
+    def mean_of_variance(self, node: NodeProto) -> NodeProto | None:
+        """Returns the mean of x where a node is the mean of x * x less the square of the mean of x."""
+        if node.op_type != "Sub" or node.domain not in STANDARD:
+            return None
+        squares = self.maker(node.input[0], "ReduceMean")
+        mean = self.maker(self.square_of(node.input[1]), "ReduceMean")
+        if squares is None or mean is None or self.square_of(squares.input[0]) != mean.input[0]:
+            return None
+        settings = [(self.axes(each), attribute(each, "keepdims", 1)) for each in (squares, mean)]
+        return mean if settings[0] == settings[1] and settings[0][0] is not None else None
+
 
 def with_means(model: ModelProto) -> tuple[ModelProto, int]:
     """Returns the model with means for sums over the number of what is added, and how many."""
@@ -107,7 +118,7 @@ def with_variances(model: ModelProto) -> tuple[ModelProto, int]:
         if least is not None and least <= 0 and not {*node.output} & results:  # squares are above it anyway
             heirs[node.output[0]] = next(name for name in node.input if name in variances)
             continue
-        mean = _mean_of(node, at)
+        mean = at.mean_of_variance(node)
         if mean is None:
             nodes.append(node)
             continue
@@ -121,18 +132,6 @@ def with_variances(model: ModelProto) -> tuple[ModelProto, int]:
         variances.add(result)
     # Passes behind this one ask for the shapes of the new tensors.
     return (infer(with_nodes(at.model, nodes), strict=False), len(variances)) if variances else (model, 0)
-
-
-def _mean_of(node: NodeProto, at: _Graph) -> NodeProto | None:
-    """Returns the mean of x where a node is the mean of x * x less the square of the mean of x."""
-    if node.op_type != "Sub" or node.domain not in STANDARD:
-        return None
-    squares = at.maker(node.input[0], "ReduceMean")
-    mean = at.maker(at.square_of(node.input[1]), "ReduceMean")
-    if squares is None or mean is None or at.square_of(squares.input[0]) != mean.input[0]:
-        return None
-    settings = [(at.axes(each), attribute(each, "keepdims", 1)) for each in (squares, mean)]
-    return mean if settings[0] == settings[1] and settings[0][0] is not None else None
 
 
 MEANS = Pass("means", "sums over the number of what is added become means", with_means)

@@ -57,8 +57,15 @@ def _scores(node: NodeProto, makers: Mapping[str, NodeProto], known: Known) -> t
         axis = int(axes[0]) % len(shape)
         repeat = makers.get(node.input[second])
         divisor = repeat.input[0] if repeat is not None and repeat.op_type == "Expand" else node.input[second]
-        if _aligned(divisor, shape, known) == (*shape[:axis], 1, *shape[axis + 1 :]):
-            return _unshifted(scores, shape, axis, makers, known), axis
+        if _aligned(divisor, shape, known) != (*shape[:axis], 1, *shape[axis + 1 :]):
+            continue
+        # What is taken from all scores alike, mostly the largest, changes nothing.
+        while (shift := makers.get(scores)) is not None and shift.op_type == "Sub":
+            aligned = _aligned(shift.input[1], shape, known)
+            if known.shapes.get(shift.input[0]) != shape or not aligned or aligned[axis] != 1:
+                break
+            scores = shift.input[0]
+        return scores, axis
     return None
 
 
@@ -72,17 +79,6 @@ def _behind(name: str, makers: Mapping[str, NodeProto], through: str) -> NodePro
             passed = True
         name = maker.input[0]
     return maker if passed else None
-
-
-def _unshifted(scores: str, shape: tuple[int, ...], axis: int, makers: Mapping[str, NodeProto], known: Known) -> str:
-    """Returns scores from which nothing is taken that is the same for all of them, mostly the largest: their softmax is
-    the same."""
-    while (shift := makers.get(scores)) is not None and shift.op_type == "Sub":
-        aligned = _aligned(shift.input[1], shape, known)
-        if known.shapes.get(shift.input[0]) != shape or not aligned or aligned[axis] != 1:
-            break
-        scores = shift.input[0]
-    return scores
 
 
 def _aligned(name: str, shape: tuple[int, ...], known: Known) -> tuple[int, ...]:
