@@ -254,6 +254,11 @@ def _product(first: Range, second: Range) -> Range:
     return Range(min(ends), max(ends))
 
 
+def _unchanged(*sides: Range) -> Range:
+    """Returns the range of what is cast: a real number may be any, larger ones than can be real again."""
+    return sides[0] if sides else Range(-2.0 * LARGEST_NUMBER, 2.0 * LARGEST_NUMBER)
+
+
 def _hull(*sides: Range) -> Range:
     return Range(min(each.min for each in sides), max(each.max for each in sides))
 
@@ -279,7 +284,7 @@ _KINDS = {
     "MAXIMUM": _Kind(joined, _hull),
     "MINIMUM": _Kind(joined, _hull),
     "CONCATENATION": _Kind(joined, _hull),
-    "CAST": _Kind(cast, lambda source: source, lambda operator, graph: operator.options != Cast("bool", "bool")),
+    "CAST": _Kind(cast, _unchanged, lambda operator, graph: operator.options != Cast("bool", "bool")),
     "GATHER": _Kind(looked_up, _truth, is_small),
     "SELECT_V2": _Kind(chosen, _truth, _between),
 }

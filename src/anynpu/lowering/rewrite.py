@@ -176,7 +176,38 @@ def reverse_sequence(draft: Draft, node: Node) -> bool:
     return True
 
 
+def whole_quotient(draft: Draft, node: Node) -> bool:
+    """Places that are divided as real numbers by a whole one, and rounded down or cut: a division of whole numbers."""
+    if node.get("to") not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        return False
+    maker = draft.makers.get(node.input(0))
+    if maker is not None and maker.op_type == "Floor":  # what is cut needs none
+        maker = draft.makers.get(maker.input[0])
+    real = draft.makers.get(maker.input[0]) if maker is not None and maker.op_type == "Div" else None
+    if maker is None or real is None or real.op_type != "Cast":
+        return False
+    divisor = draft.constants.get(maker.input[1])
+    if divisor is None or not np.all((divisor >= 1) & (divisor == np.rint(divisor))):
+        return False
+    if not _are_places(draft, real.input[0]):
+        return False
+    quotient = draft.store(divisor.astype(np.int64), "divisor")
+    draft.add("Cast", [draft.add("Div", [real.input[0], quotient])], last=True, to=node.get("to"))
+    return True
+
+
+def _are_places(draft: Draft, name: str) -> bool:
+    """Tells whether whole numbers of 64 bits say where something is: none of them is below zero."""
+    maker = draft.makers.get(name)
+    while maker is not None and maker.op_type in ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten"):
+        name, maker = maker.input[0], draft.makers.get(maker.input[0])
+    return maker is not None and (
+        maker.op_type in ("ArgMax", "ArgMin") or (name in maker.output[1:2] and maker.op_type == "TopK")
+    )
+
+
 REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
+    "Cast": whole_quotient,
     "Conv": convolution,
     "ConvTranspose": transposed_frames,
     "MaxPool": pool,
