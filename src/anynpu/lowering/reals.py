@@ -34,6 +34,8 @@ _FAR = 1e6
 _BASE = 128
 _TRUTH = Range(0.0, 1.0)
 _PLAIN = Range(-LARGEST_NUMBER, LARGEST_NUMBER)
+_ANY = Range(-2.0 * LARGEST_NUMBER, 2.0 * LARGEST_NUMBER)
+"""More than can be real again."""
 
 
 def in_reals(graph: Graph) -> Graph:
@@ -254,11 +256,6 @@ def _product(first: Range, second: Range) -> Range:
     return Range(min(ends), max(ends))
 
 
-def _unchanged(*sides: Range) -> Range:
-    """Returns the range of what is cast: a real number may be any, larger ones than can be real again."""
-    return sides[0] if sides else Range(-2.0 * LARGEST_NUMBER, 2.0 * LARGEST_NUMBER)
-
-
 def _hull(*sides: Range) -> Range:
     return Range(min(each.min for each in sides), max(each.max for each in sides))
 
@@ -284,7 +281,11 @@ _KINDS = {
     "MAXIMUM": _Kind(joined, _hull),
     "MINIMUM": _Kind(joined, _hull),
     "CONCATENATION": _Kind(joined, _hull),
-    "CAST": _Kind(cast, _unchanged, lambda operator, graph: operator.options != Cast("bool", "bool")),
+    "CAST": _Kind(
+        cast,
+        lambda *sides: sides[0] if sides else _ANY,
+        lambda operator, graph: operator.options != Cast("bool", "bool"),
+    ),
     "GATHER": _Kind(looked_up, _truth, is_small),
     "SELECT_V2": _Kind(chosen, _truth, _between),
 }

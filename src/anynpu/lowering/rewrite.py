@@ -65,8 +65,7 @@ def _frames_back(draft: Draft, source: str, shape: tuple[int, ...]) -> None:
 
 
 def convolution(draft: Draft, node: Node) -> bool:
-    """A convolution over three axes is one over two of the frames of its window, joined in the channels; one whose
-    weights are computed is a product of matrices."""
+    """Windows over three axes become windows over two, one frame behind the other; computed weights make a product."""
     if node.input(1) not in draft.constants:
         return product_of_windows(draft, node)
     weights = draft.constants[node.input(1)]
@@ -189,21 +188,17 @@ def whole_quotient(draft: Draft, node: Node) -> bool:
     divisor = draft.constants.get(maker.input[1])
     if divisor is None or not np.all((divisor >= 1) & (divisor == np.rint(divisor))):
         return False
-    if not _are_places(draft, real.input[0]):
+    name, source = real.input[0], draft.makers.get(real.input[0])
+    while source is not None and source.op_type in ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten"):
+        name, source = source.input[0], draft.makers.get(source.input[0])
+    # The places of the largest have 64 bits and are never below zero
+    if source is None or not (
+        source.op_type in ("ArgMax", "ArgMin") or (source.op_type, name) == ("TopK", source.output[-1])
+    ):
         return False
     quotient = draft.store(divisor.astype(np.int64), "divisor")
     draft.add("Cast", [draft.add("Div", [real.input[0], quotient])], last=True, to=node.get("to"))
     return True
-
-
-def _are_places(draft: Draft, name: str) -> bool:
-    """Tells whether whole numbers of 64 bits say where something is: none of them is below zero."""
-    maker = draft.makers.get(name)
-    while maker is not None and maker.op_type in ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten"):
-        name, maker = maker.input[0], draft.makers.get(maker.input[0])
-    return maker is not None and (
-        maker.op_type in ("ArgMax", "ArgMin") or (name in maker.output[1:2] and maker.op_type == "TopK")
-    )
 
 
 REWRITES: dict[str, Callable[[Draft, Node], bool]] = {

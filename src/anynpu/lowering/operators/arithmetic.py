@@ -38,8 +38,8 @@ def combined(at: Lowering, kind: str, names: Sequence[str], output: str) -> None
 
 @operator("Add", "Sub", "Mul", "Div")
 def binary(at: Lowering, node: Node) -> None:
-    """ADD, SUB, MUL or DIV; division of real numbers by constants is multiplication by their reciprocals, but for what
-    is rounded to whole numbers: 21 by a seventh is less than 3."""
+    """ADD, SUB, MUL or DIV; division of real numbers by constants is multiplication by their reciprocals."""
+    # But for what is rounded to whole numbers: 41 times the inverse of 41 is below one.
     kind, names = _KINDS[node.op], list(node.inputs)
     divisor = at.constant(names[1])
     whole = at.dtypes[names[0]].startswith("int")
@@ -53,8 +53,8 @@ def binary(at: Lowering, node: Node) -> None:
 
 @operator("Mod")
 def remainder(at: Lowering, node: Node) -> None:
-    """FLOOR_MOD, which has the sign of the divisor; with fmod, as the dividend has it, above and below zero apart. Of
-    whole numbers by stored ones what their DIV leaves, which microcontrollers have kernels for."""
+    """FLOOR_MOD, which has the sign of the divisor; with fmod, as the dividend has it, above and below zero apart."""
+    # Of whole numbers by stored ones it is what DIV leaves, which microcontrollers have a kernel for.
     shape = at.shape(node.output)
     axes = common_axes(at, node.inputs, len(shape))
     stored = tuple(shape[axis] for axis in axes)
