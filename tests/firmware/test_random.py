@@ -13,7 +13,8 @@ pytest.importorskip("ai_edge_litert")
 if shutil.which("gcc") is None:
     pytest.skip("install the package gcc", allow_module_level=True)
 
-from host import compare
+from compiled import lite
+from host import Library, compare, write_c
 from random_graphs import Drawer, draw, draw_compared, draw_logic
 
 from anynpu.firmware.generator.operators import EMITTERS
@@ -62,6 +63,24 @@ def test_a_slope_below_zero_of_16_bits_is_the_same(alpha, scales, tmp_path):
     y = d.new((1, 64, 64), "int16", scales[1], 0)
     d.operator("LEAKY_RELU", [x.number], [y.number], "LeakyReluOptions", alpha=alpha)
     assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
+
+
+@pytest.mark.parametrize(("align", "half"), [(False, False), (True, False), (False, True)])
+def test_pictures_of_16_bits_are_resized_as_by_litert(align, half, tmp_path):
+    """TFLite-Micro has no kernel for them."""
+    d = Drawer(np.random.default_rng(3))
+    small = d.input((1, 5, 7, 3), "int16", 0.001, 0)
+    options = {"alignCorners": align, "halfPixelCenters": half}
+    for height, width in ((10, 14), (13, 9)):
+        size, large = d.ints([height, width]), d.like(small, (1, height, width, 3))
+        d.operator("RESIZE_BILINEAR", [small.number, size], [large.number], "ResizeBilinearOptions", **options)
+    model = d.write(tmp_path / "net.tflite")
+    write_c(model, tmp_path)
+    pictures = d.rng.integers(-(2**15), 2**15, (8, 1, 5, 7, 3)).astype(np.int16)
+    wanted, library = lite(model.read_bytes(), [pictures], 2), Library(tmp_path)
+    for number, picture in enumerate(pictures):
+        for found, each in zip(library.run([picture]), wanted, strict=True):
+            np.testing.assert_array_equal(found, each[number].reshape(-1))
 
 
 def test_the_graphs_draw_every_operator(tmp_path):

@@ -604,6 +604,8 @@ class Drawer:
         whole = emit("ADD", [x.number, count], "int32", "AddOptions")
         whole = emit(self.pick(("MAXIMUM", "MINIMUM")), [whole, numbers], "int32")
         whole = emit("SUB", [numbers, whole], "int32", "SubOptions")
+        divisors = self.ints(self.rng.choice([-(2**31), -7, 1, 2, 30, 2**31 - 1], small))  # by -1 TFLite-Micro may die
+        emit("DIV", [whole, divisors], "int32", "DivOptions")
         emit("CAST", [emit("MUL", [whole, numbers], "int32", "MulOptions")], "bool", "CastOptions")
         other = self.tensor(small, "float32", data=self.rng.normal(size=small))
         emit("SELECT_V2", [neither, *self.pick(((real, other), (other, real)))], "float32")

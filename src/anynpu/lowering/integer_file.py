@@ -17,6 +17,7 @@ from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.graph import Graph
 from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.pieces import IntegerPieces
+from anynpu.lowering.quantise import with_shorter_rows
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.widen import around, chosen_wide
 from anynpu.lowering.write import to_bytes
@@ -105,7 +106,7 @@ def quantize_file(
     fixed = stated.over(fixed, net, plan) if stated is not None else fixed
     behind = followers(net)
     kept = kept_by_most(net, first.ranges, observed, plan, around(form.graph, plan.float_tensors))
-    observed_ranges = with_room(net, kept, plan)
+    observed_ranges = with_shorter_rows(form.graph, with_room(net, kept, plan), plan)
     ranges = observed_ranges | dict(fixed.ranges)
     origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
     origins |= fixed.origins

@@ -43,6 +43,18 @@ _LOWEST_MASK = -1e4
 _FINEST_SUM = {"int8": 2.0**-18, "int16": 2.0**-13}
 # How many times the smallest inverse root an 8-bit model holds: its steps are then a thousandth of that one.
 _INVERSES = 32.0
+_LARGEST = {"int8": 127, "int16": 32767}
+
+
+def with_shorter_rows(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> dict[str, Range]:
+    """Returns the ranges, wider for inverse roots in a model of 8 bits: rows shorter than calibration showed would come
+    out with another length."""
+    wider = dict(ranges)
+    for operator in graph.operators if plan.activations == "int8" else ():
+        limits = ranges.get(operator.outputs[0]) if operator.kind == "RSQRT" else None
+        if limits is not None:
+            wider[operator.outputs[0]] = Range(limits.min, max(limits.max, _INVERSES * limits.min))
+    return wider
 
 
 @dataclass(frozen=True)
@@ -78,10 +90,14 @@ class Quantised:
     def described(self, graph: Graph, ranges: Mapping[str, Range], origins: Mapping[str, Origin]) -> Quantisation:
         """Returns the quantisation as its record; `origins` says where ranges come from that were not measured."""
         tensors: dict[str, TensorForm] = {}
+        inverses = {each.outputs[0] for each in graph.operators if each.kind == "RSQRT"}
         in_float = {name for each in graph.operators if each.outputs[0] in self.floats for name in each.outputs}
         for name, form in self.forms.items():
             origin = self.origins.get(name) or origins.get(name) or "measured"
             limits = None if origin in ("kernel", "tied") else ranges.get(name)
+            if limits is not None and name in inverses and form.dtype in _LARGEST:  # it may cover less
+                top = _LARGEST[form.dtype] * form.quantization.scale[0]
+                limits = Range(min(limits.min, top), min(limits.max, top))
             plain = TensorForm(dtype="float32")
             tensors[name] = plain if name in in_float else form_of(form.dtype, form.quantization, limits, origin)
         converted = []
@@ -210,12 +226,10 @@ class _Quantiser:
             root = self.adopted[root]
         if operator.kind == "RSQRT":
             # It covers the smallest input that is not stored as zero, and nothing beyond: a row of zeros has the
-            # inverse of the square root of epsilon, which would leave the other rows no bits. Beside 8 bits it covers
-            # rows shorter than calibration showed as well: what is cut off there is a result of another length.
+            # inverse of the square root of epsilon, which would leave the other rows no bits.
             most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
             limits = self.ranges.get(root, Range(0.0, 0.0))
-            largest = limits.max if self.plan.activations == "int16" else max(limits.max, _INVERSES * limits.min)
-            limits = Range(min(limits.min, most), min(largest, most))
+            limits = Range(min(limits.min, most), min(limits.max, most))
             return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
         form = self.measured(root, dtype)
         if operator.kind in ("ADD", "SUB") and root == name:

@@ -65,8 +65,7 @@ def _frames_back(draft: Draft, source: str, shape: tuple[int, ...]) -> None:
 
 
 def convolution(draft: Draft, node: Node) -> bool:
-    """A convolution over three axes is one over two of the frames of its window, joined in the channels; one whose
-    weights are computed is a product of matrices."""
+    """Windows over three axes become windows over two, one frame behind the other; computed weights make a product."""
     if node.input(1) not in draft.constants:
         return product_of_windows(draft, node)
     weights = draft.constants[node.input(1)]
@@ -190,7 +189,34 @@ def reverse_sequence(draft: Draft, node: Node) -> bool:
     return True
 
 
+def whole_quotient(draft: Draft, node: Node) -> bool:
+    """Places that are divided as real numbers by a whole one, and rounded down or cut: a division of whole numbers."""
+    if node.get("to") not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        return False
+    maker = draft.makers.get(node.input(0))
+    if maker is not None and maker.op_type == "Floor":  # what is cut needs none
+        maker = draft.makers.get(maker.input[0])
+    real = draft.makers.get(maker.input[0]) if maker is not None and maker.op_type == "Div" else None
+    if maker is None or real is None or real.op_type != "Cast":
+        return False
+    divisor = draft.constants.get(maker.input[1])
+    if divisor is None or not np.all((divisor >= 1) & (divisor == np.rint(divisor))):
+        return False
+    name, source = real.input[0], draft.makers.get(real.input[0])
+    while source is not None and source.op_type in ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten"):
+        name, source = source.input[0], draft.makers.get(source.input[0])
+    # The places of the largest have 64 bits and are never below zero
+    if source is None or not (
+        source.op_type in ("ArgMax", "ArgMin") or (source.op_type, name) == ("TopK", source.output[-1])
+    ):
+        return False
+    quotient = draft.store(divisor.astype(np.int64), "divisor")
+    draft.add("Cast", [draft.add("Div", [real.input[0], quotient])], last=True, to=node.get("to"))
+    return True
+
+
 REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
+    "Cast": whole_quotient,
     "Conv": convolution,
     "ConvTranspose": transposed_frames,
     "MaxPool": pool,

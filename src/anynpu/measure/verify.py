@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact, Estimates
-from anynpu.errors import AccuracyError
+from anynpu.errors import AccuracyError, DeviceError, ModelRefused
 from anynpu.measure.adequacy import expected_loss, outside
 from anynpu.measure.execution import execute, known_answers, opened, run_all
 from anynpu.measure.expected import Expected, expected_of
@@ -71,12 +71,21 @@ def _taught(
     if not oracle:
         return own, []
     source = Artifact.open(Path(oracle))
-    teacher = sessions_for(source.manifest.format)[0]
+    teacher, *others = sessions_for(source.manifest.format)
     if reason := teacher.missing():
         return own, [f"not compared bit by bit: {reason}"]
-    known = known_answers(teacher(source), samples, truth)
+    notes = []
+    try:
+        known = known_answers(teacher(source), samples, truth)
+    except (ModelRefused, DeviceError) as refusal:
+        # Its kernels are fewer: the next runtime, which has the same integers where both have one, may run the model.
+        able = next((each for each in others if not each.missing()), None)
+        if able is None:
+            raise
+        notes = [f"{teacher.what} does not run this model: {refusal.message}"]
+        teacher, known = able, known_answers(able(source), samples, truth)
     _require_same(known, session, teacher.what)
-    return known, [f"bit-exact with {teacher.what} on {len(samples)} samples"]
+    return known, [f"bit-exact with {teacher.what} on {len(samples)} samples", *notes]
 
 
 def _first_answers(known: Mapping[str, Array]) -> dict[str, Array]:

@@ -515,3 +515,13 @@ def test_equal_numbers_are_found_at_the_first_place(tmp_path):
     plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
     quantize_file(floating, Dataset(data, None, "test"), plan, result, fixed=fixed)
     assert decibels(by_onnx(model, data), by_tflm(result.read_bytes(), data)) > 35
+
+
+def test_real_numbers_that_become_whole_stay_what_they_are():
+    nodes = [
+        helper.make_node("Floor", ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["b"], to=onnx.TensorProto.INT32),
+        helper.make_node("Cast", ["b"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    graph = lower(net(nodes, {"x": (1, 8)}))
+    assert [each.kind for each in in_reals(graph).operators] == [each.kind for each in graph.operators]

@@ -129,6 +129,48 @@ def test_the_largest_are_found_as_integers(tmp_path):
     assert not findings(tmp_path / "integers.tflite")
 
 
+def rows_and_columns(floor: bool) -> onnx.ModelProto:
+    """The largest of an image as rows and columns, which are added up as one number."""
+    real, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    nodes = [
+        node("TopK", ["x", "k"], ["v", "n"]),
+        node("Cast", ["n"], ["a"], to=real),
+        node("Div", ["a", "width"], ["b"]),
+        *([node("Floor", ["b"], ["c"])] if floor else ()),
+        node("Cast", ["c" if floor else "b"], ["row"], to=whole),
+        node("Mod", ["n", "wide"], ["column"]),
+        node("Mul", ["row", "ten"], ["d"]),
+        node("Add", ["d", "column"], ["e"]),
+        node("Cast", ["e"], ["y"], to=real),
+    ]
+    constants = {"k": i(5), "width": np.float32(7), "wide": np.asarray(7), "ten": np.asarray(10)}
+    return net(nodes, {"x": (1, 35)}, constants)
+
+
+@pytest.mark.parametrize("floor", [True, False])
+def test_places_are_taken_apart_as_whole_numbers(floor, tmp_path):
+    """By operators that TFLite-Micro and the generated C have, and on every runtime the same."""
+    model = rows_and_columns(floor)
+    order = np.random.default_rng(3)
+    data = {"x": np.stack([order.permutation(35) for _ in range(8)]).astype(np.float32) / 9}
+    content, truth = quantised(model, data, tmp_path), by_onnx(model, data)
+    kinds = {operator.kind for operator in from_bytes(content).operators}
+    assert "DIV" in kinds and not kinds & {"FLOOR", "FLOOR_MOD", "FLOOR_DIV"}
+    for found in (by_litert(content, data), by_tflm(content, data)):
+        np.testing.assert_array_equal(np.rint(found), truth)
+    assert not findings(tmp_path / "integers.tflite")
+
+
+@pytest.mark.parametrize("op", ["Floor", "Ceil", "Cast"])
+def test_a_quotient_that_is_rounded_is_no_product(op):
+    """Multiples of 41: times its stored inverse they are below whole numbers."""
+    to = {"to": onnx.TensorProto.INT32} if op == "Cast" else {}
+    nodes = [node("Div", ["x", "d"], ["q"]), node(op, ["q"], ["r"], **to), node("Cast", ["r"], ["y"], to=1)]
+    model = net(nodes, {"x": (1, 200)}, {"d": np.float32(41)})
+    data = {"x": np.arange(200, dtype=np.float32)[None] * 41}
+    np.testing.assert_array_equal(by_litert(to_bytes(lower(model)), data), by_onnx(model, data))
+
+
 def placed() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The places of the largest, of rows that span much, little and nothing."""
     nodes = [node("TopK", ["x", "k"], ["v", "n"]), node("Cast", ["n"], ["y"], to=onnx.TensorProto.FLOAT)]

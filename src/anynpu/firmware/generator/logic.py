@@ -6,7 +6,7 @@ import math
 
 from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES
-from anynpu.firmware.generator.graph import Graph, Node, scale_of
+from anynpu.firmware.generator.graph import Graph, Node, scale_of, values
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.movement import item_of
 from anynpu.firmware.generator.tables import byte_table
@@ -21,7 +21,7 @@ _HOLDS = {
     "GREATER": (0, 0, 1),
     "GREATER_EQUAL": (0, 1, 1),
 }
-_SIGNS = {"ADD": "+", "SUB": "-", "MUL": "*", "MINIMUM": "<", "MAXIMUM": ">"}
+_SIGNS = {"ADD": "+", "SUB": "-", "MUL": "*", "DIV": "/", "MINIMUM": "<", "MAXIMUM": ">"}
 _LETTERS = {"bool": "b", "int16": "s", "int32": "i", "float32": "f"}
 
 
@@ -49,13 +49,23 @@ def compare(graph: Graph, node: Node) -> Layer:
 
 
 def whole(graph: Graph, node: Node) -> Layer:
-    """ADD, SUB, MUL, MINIMUM and MAXIMUM of whole numbers."""
+    """ADD, SUB, MUL, DIV, MINIMUM and MAXIMUM of whole numbers."""
     require(graph.input(node, 1).dtype == "int32", "mixes types")
     fused = getattr(node.options, "fusedActivationFunction", 0)
     require(fused in (0, 1), "has a fused activation that is not RELU")
     low, high = RANGES["int32"]
     params: dict[str, Value] = {"kind": ord(_SIGNS[node.kind]), "low": 0 if fused else low, "high": high}
     return _pair(graph, node, "whole_s32", params, ("int32_t", "int32_t"))
+
+
+def quotient(graph: Graph, node: Node) -> Layer:
+    """DIV of whole numbers by stored ones, towards zero."""
+    divisor = graph.input(node, 1)
+    require(graph.output(node).dtype == "int32", f"has no kernel for {graph.output(node).dtype}")
+    require(
+        divisor.constant and divisor.dtype == "int32" and bool(values(divisor).all()), "divides by computed numbers"
+    )
+    return whole(graph, node)
 
 
 def logical_not(graph: Graph, node: Node) -> Layer:

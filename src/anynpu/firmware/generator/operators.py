@@ -30,6 +30,7 @@ EMITTERS: dict[str, Emitter] = {
     "DEPTHWISE_CONV_2D": convolution.depthwise_conv_2d,
     "DEPTH_TO_SPACE": movement.depth_to_space,
     "DEQUANTIZE": tables.dequantize,
+    "DIV": logic.quotient,
     "EQUAL": logic.compare,
     "EXPAND_DIMS": movement.alias,
     "FULLY_CONNECTED": convolution.fully_connected,

@@ -10,7 +10,7 @@ from anynpu.firmware.generator.fixedpoint import round_away
 from anynpu.firmware.generator.graph import Graph, Node
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
 from anynpu.firmware.generator.movement import item_of
-from anynpu.firmware.generator.types import same_quantization
+from anynpu.firmware.generator.types import C_TYPES, SUFFIX, same_quantization
 from anynpu.tensors import Array
 
 
@@ -69,10 +69,10 @@ def resize_nearest_neighbor(graph: Graph, node: Node) -> Layer:
 
 
 def resize_bilinear(graph: Graph, node: Node) -> Layer:
-    """RESIZE_BILINEAR."""
+    """RESIZE_BILINEAR; in 16 bits as LiteRT rounds, since TFLite-Micro has none."""
     image, out = graph.input(node, 0), graph.output(node)
     sizes = _sizes(image.shape, out.shape)
-    require(image.dtype == out.dtype == "int8", f"has no kernel for {image.dtype}")
+    require(image.dtype == out.dtype and image.dtype in ("int8", "int16"), f"has no kernel for {image.dtype}")
     modes = (bool(node.options.alignCorners), bool(node.options.halfPixelCenters))
     params: dict[str, Value] = {
         "rows": Constant("rows", "anynpu_between", between(image.shape[1], out.shape[1], *modes), 6),
@@ -80,5 +80,6 @@ def resize_bilinear(graph: Graph, node: Node) -> Layer:
         **sizes,
         "depth": image.shape[3],
     }
-    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))
-    return Layer(node, (Call("resize_bilinear_s8", params, arguments),))
+    ctype = C_TYPES[image.dtype]
+    arguments = (Tensor(node.inputs[0], ctype), Tensor(node.outputs[0], ctype))
+    return Layer(node, (Call(f"resize_bilinear_{SUFFIX[image.dtype]}", params, arguments),))

@@ -1,3 +1,4 @@
+/* uses: between */
 void anynpu_resize_bilinear_s8(const anynpu_resize_bilinear_s8_params *p, const int8_t *in, int8_t *out)
 {
     const int32_t row_size = p->in_width * p->depth;

@@ -13,6 +13,8 @@ static inline int32_t result_s32(const anynpu_whole_s32_params *p, int32_t a, in
         return a > b ? a : b;
     case '*':
         return clamp((int32_t)(x * y), p->low, p->high);
+    case '/': /* towards zero, by numbers that are not zero */
+        return clamp(b == -1 ? (int32_t)(0u - x) : a / b, p->low, p->high);
     case '-':
         return clamp((int32_t)(x - y), p->low, p->high);
     default:

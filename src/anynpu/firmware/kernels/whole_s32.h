@@ -1,4 +1,5 @@
-/* Sums ('+'), differences ('-') and products ('*') of whole numbers, the smaller ('<') or larger ('>') of two. */
+/* Sums ('+'), differences ('-'), products ('*') and quotients ('/') of whole numbers, the smaller ('<') or larger ('>') of
+ * two. */
 typedef struct {
     anynpu_pair_shape shape;
     int32_t kind;

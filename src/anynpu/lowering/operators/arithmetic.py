@@ -15,6 +15,7 @@ _OPTIONS: dict[str, Options | None] = {
     "ADD": Add(), "SUB": Sub(), "MUL": Mul(), "DIV": Div(), "MAXIMUM": None, "MINIMUM": None,
 }  # fmt: skip
 _KINDS = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Max": "MAXIMUM", "Min": "MINIMUM"}
+_ROUNDING = frozenset(("Floor", "Ceil", "Round", "Cast", "Mod"))
 _KINDS |= {"Sum": "ADD", "Mean": "ADD"}
 
 
@@ -38,10 +39,12 @@ def combined(at: Lowering, kind: str, names: Sequence[str], output: str) -> None
 @operator("Add", "Sub", "Mul", "Div")
 def binary(at: Lowering, node: Node) -> None:
     """ADD, SUB, MUL or DIV; division of real numbers by constants is multiplication by their reciprocals."""
+    # But for what is rounded to whole numbers: 41 times the inverse of 41 is below one.
     kind, names = _KINDS[node.op], list(node.inputs)
     divisor = at.constant(names[1])
     whole = at.dtypes[names[0]].startswith("int")
-    if kind == "DIV" and not whole and divisor is not None and np.all(divisor != 0):
+    rounded = any(each.op_type in _ROUNDING for each in at.readers.get(node.output, ()))
+    if kind == "DIV" and not whole and divisor is not None and np.all(divisor != 0) and not rounded:
         at.constants[f"1/{names[1]}"] = np.asarray(1.0 / divisor.astype(np.float64), np.float32)
         at.shapes[f"1/{names[1]}"], at.dtypes[f"1/{names[1]}"] = divisor.shape, "float32"
         kind, names[1] = "MUL", f"1/{names[1]}"
@@ -51,10 +54,19 @@ def binary(at: Lowering, node: Node) -> None:
 @operator("Mod")
 def remainder(at: Lowering, node: Node) -> None:
     """FLOOR_MOD, which has the sign of the divisor; with fmod, as the dividend has it, above and below zero apart."""
+    # Of whole numbers by stored ones it is what DIV leaves, which microcontrollers have a kernel for.
     shape = at.shape(node.output)
     axes = common_axes(at, node.inputs, len(shape))
     stored = tuple(shape[axis] for axis in axes)
     dividend, divisor = (at.operand(name, axes) for name in node.inputs)
+    numbers = at.tensors[divisor].data
+    if at.tensors[dividend].dtype == "int32" and numbers is not None and numbers.all():
+        rest = _left_over(at, dividend, divisor, stored, node.output)
+        if not int(node.get("fmod", 0)) and not (numbers.min() > 0 and _counts(at, dividend)):
+            above = at.emit("ADD", (rest, divisor), stored, Add(), node.output)
+            rest = _left_over(at, above, divisor, stored, node.output)
+        at.give(node.output, rest, axes)
+        return
     if not int(node.get("fmod", 0)):
         at.give(node.output, at.emit("FLOOR_MOD", (dividend, divisor), stored, stem=node.output), axes)
         return
@@ -72,6 +84,25 @@ def remainder(at: Lowering, node: Node) -> None:
         part = at.emit(kind, (dividend, zero), whole, stem=node.output)
         rests.append(at.emit("FLOOR_MOD", (part, side), stored, stem=node.output))
     at.give(node.output, at.emit("ADD", rests, stored, Add(), node.output), axes)
+
+
+def _left_over(at: Lowering, dividend: str, divisor: str, shape: Sequence[int], stem: str) -> str:
+    """Returns what a division towards zero leaves."""
+    quotient = at.emit("DIV", (dividend, divisor), shape, Div(), stem)
+    return at.emit("SUB", (dividend, at.emit("MUL", (quotient, divisor), shape, Mul(), stem)), shape, Sub(), stem)
+
+
+def _counts(at: Lowering, tensor: str) -> bool:
+    """Tells whether whole numbers are places, which are never below zero, by the operators that make them."""
+    maker = next((o for o in reversed(at.operators) if tensor in o.outputs), None)
+    if maker is None:
+        data = at.tensors[tensor].data
+        return data is not None and bool(data.size) and int(data.min()) >= 0
+    if maker.kind in ("ARG_MAX", "ARG_MIN", "TOPK_V2"):
+        return True
+    parts = maker.inputs if maker.kind == "CONCATENATION" else maker.inputs[:1]
+    moves = ("CONCATENATION", "RESHAPE", "TRANSPOSE", "SLICE", "GATHER", "BROADCAST_TO")
+    return maker.kind in moves and all(_counts(at, part) for part in parts)
 
 
 @operator("Max", "Min", "Sum", "Mean")

@@ -44,7 +44,9 @@ def first_difference(twin: Any, origins: Path, source: bytes, inputs: Sequence[A
         counts: list[tuple[int, str, int]] = []
         for other, wanted in (tensors[number] for number in behind[index]):
             wholes = arranged([piece.values for piece in pieces], wanted)  # by rows or by channels, whichever fits
-            counts += [(_differing(whole, wanted, moved), other, wanted.size) for whole in wholes]
+            if moved and any(np.array_equal(np.sort(each, axis=None), np.sort(wanted, axis=None)) for each in wholes):
+                wholes = [wanted]
+            counts += [(int((whole != wanted).sum()), other, wanted.size) for whole in wholes]
         count, name, size = min(counts, default=(0, "", 0))
         if count:
             return f"{first.title} of {row['kind']} {row['name']}: tensor {name}, {count} of {size} values"
@@ -66,13 +68,6 @@ def _read_from_tables(source: bytes, separate: Collection[int]) -> dict[int, lis
             chain += after
         behind[first] = chain
     return behind
-
-
-def _differing(whole: Array, wanted: Array, moved: bool) -> int:
-    """Returns how many values are others; in which order they lie does not count where they were moved."""
-    if moved and np.array_equal(np.sort(whole, axis=None), np.sort(wanted, axis=None)):
-        return 0
-    return int((whole != wanted).sum())
 
 
 def _outputs(source: bytes, inputs: Sequence[Array]) -> list[tuple[str, Array]]:
