@@ -239,9 +239,8 @@ def test_a_question_about_a_number_has_an_axis(tmp_path):
     """A choice by the mean of a signal: a RESHAPE to no axes has an empty shape, which Vela refuses to read."""
     b = Builder()
     x, half = b.input((1, 6), "float32"), b.tensor("half", (), "float32", np.float32(0.1))
-    mean = b.operator(
-        "MEAN", [x, b.constant("axes", [1])], [b.tensor("mean", (1,), "float32")], options="ReducerOptions"
-    )
+    mean, number = b.tensor("mean", (1,), "float32"), b.tensor("number", (), "float32")
+    b.operator("MEAN", [x, b.constant("axes", [1])], [mean], options="ReducerOptions")
     b.operator("RESHAPE", [mean, b.constant("shape", np.zeros(0))], [number])
     high = b.operator("GREATER", [number, half], [b.tensor("high", (), "bool")])
     y = b.operator("SELECT_V2", [high, x, number], [b.tensor("y", (1, 6), "float32")])
