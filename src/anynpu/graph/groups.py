@@ -20,14 +20,15 @@ def write_groups(model: ModelProto) -> None:
     nodes = list[NodeProto]()
     for node in model.graph.node:
         known = node.op_type == "GroupNormalization" and node.domain in STANDARD
-        nodes += _as_instances(model, node) if known else [node]
+        nodes += as_instances(model, node) if known else [node]
     if len(nodes) > len(model.graph.node):
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del model.graph.node[:]
         model.graph.node.extend(copies)
 
 
-def _as_instances(model: ModelProto, node: NodeProto) -> list[NodeProto]:
+def as_instances(model: ModelProto, node: NodeProto) -> list[NodeProto]:
+    """Returns one such normalisation as nodes of a model that gets the shape of its groups."""
     source, result = node.input[0], node.output[0]
     shape, grouped, normal, back = (f"{result}/{part}" for part in ("groups", "grouped", "normal", "shape"))
     stored = np.array([0, attribute(node, "num_groups", 1), -1], np.int64)

@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, versi
 from anynpu.errors import Finding, IntegrityError
 from anynpu.graph.fold import constant_value, copied, with_nodes
 from anynpu.graph.fused import Writer
-from anynpu.graph.opset import opset_of
+from anynpu.graph.opset import converted, opset_of
 from anynpu.graph.precision import LEAST_DYNAMIC_DB, MOST_COMPARED, sqnr_db
 from anynpu.graph.quantised import FLOAT_MODEL
 from anynpu.graph.run import Session
@@ -116,7 +116,7 @@ def _with_stored(model: ModelProto) -> ModelProto:
         return result
     # Weights as real numbers will not do: ONNX Runtime 1.31 rounds them anew, with one scale for all channels.
     try:
-        return version_converter.convert_version(result, _AXIS_OF_SCALES)
+        return converted(result, _AXIS_OF_SCALES)
     except (RuntimeError, ValueError, version_converter.ConvertError):
         return result
 

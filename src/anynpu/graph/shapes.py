@@ -63,7 +63,7 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
             bare.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     try:
         result = onnx.shape_inference.infer_shapes(bare, check_type=strict, strict_mode=strict, data_prop=True)
-        while _keeps_shapes(result.graph):
+        while keeps_shapes(result.graph):
             result = onnx.shape_inference.infer_shapes(result, check_type=strict, strict_mode=strict, data_prop=True)
         for known, whole in zip(result.graph.initializer, model.graph.initializer, strict=True):
             known.CopyFrom(whole)
@@ -76,16 +76,16 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
 
 
-def _keeps_shapes(graph: GraphProto) -> bool:
+def keeps_shapes(graph: GraphProto) -> bool:
     """Gives functions whose shapes ONNX does not infer the shape of what they read, and says whether there was one."""
     known = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
     known = {name: kind for name, kind in known.items() if kind.tensor_type.HasField("shape")}
-    found = [n for n in graph.node if n.op_type in _SAME_SHAPE and n.input[0] in known and n.output[0] not in known]
+    nodes = [n for n in graph.node if n.op_type in _SAME_SHAPE and n.input[0] in known and n.output[0] not in known]
     values = {value.name: value for value in (*graph.value_info, *graph.output)}
-    for node in found:
+    for node in nodes:
         value = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
         value.type.CopyFrom(known[node.input[0]])
-    return bool(found)
+    return bool(nodes)
 
 
 def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, list[int]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import version_converter
+import math
 
-from anynpu.graph.fold import copied, fold_constants, same_nodes
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, version_converter
+
+from anynpu.graph.attributes import attribute
+from anynpu.graph.fold import copied, fold_constants, same_nodes, static_shapes, with_nodes
 from anynpu.graph.functions import is_function, written_out
 from anynpu.graph.idle import without_idle
+from anynpu.graph.opset import converted, opset_of
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
 from anynpu.graph.simplify import without_empty_pieces
@@ -19,6 +24,9 @@ from anynpu.lowering.table import RULES
 # Older opsets state axes and limits as attributes, which the rules read too, but broadcast and round otherwise.
 _OLDEST = 11
 _TARGET = 18
+_SOFTMAXES, _BY_AXIS = ("Softmax", "LogSoftmax", "Hardmax"), 13
+"""Operators over all axes from one on, and the first opset in which they are over that one alone."""
+_PARTS = ("rows/shape", "shape", "rows", "shares")
 # How deep functions are made of functions.
 _NESTED = 4
 # A shape that is computed is known once the shapes before it are.
@@ -47,7 +55,7 @@ def _is_recent(model: onnx.ModelProto) -> str:
 
 def _converted_up(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     try:
-        return version_converter.convert_version(model, _TARGET), 1
+        return converted(model, _TARGET), 1
     except (RuntimeError, ValueError, onnx.checker.ValidationError, version_converter.ConvertError):
         return model, 0  # an operator that has no adapter may still have a rule
 
@@ -72,6 +80,36 @@ def _recognised(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     return result, int(not same_nodes(result, model))
 
 
+def _is_old_softmax(model: onnx.ModelProto) -> str:
+    kinds = any(node.op_type in _SOFTMAXES for node in model.graph.node)
+    return "" if kinds and opset_of(model) < _BY_AXIS else "it has none of an old opset"
+
+
+def _along_rows(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """Returns the model whose softmaxes of old opsets, over all axes from one on, are over the last axis of rows."""
+    shapes, nodes, stored = static_shapes(model.graph), list[onnx.NodeProto](), list[onnx.TensorProto]()
+    for node in model.graph.node:
+        shape = shapes.get(node.input[0], ()) if node.op_type in _SOFTMAXES else ()
+        if not shape:
+            nodes.append(node)
+            continue
+        source, result = node.input[0], node.output[0]
+        axis = int(attribute(node, "axis", 1)) % len(shape)
+        if axis == len(shape) - 1:
+            nodes.append(helper.make_node(node.op_type, [source], [result], name=node.name, axis=-1))
+            continue
+        rows, names = (math.prod(shape[:axis]), math.prod(shape[axis:])), [f"{result}/{part}" for part in _PARTS]
+        stored += [numpy_helper.from_array(np.array(n), name) for n, name in zip((rows, shape), names, strict=False)]
+        nodes += [
+            helper.make_node("Reshape", [source, names[0]], [names[2]]),
+            helper.make_node(node.op_type, [names[2]], [names[3]], name=node.name, axis=-1),
+            helper.make_node("Reshape", [names[3], names[1]], [result]),
+        ]
+    written = with_nodes(model, nodes)
+    written.graph.initializer.extend(stored)
+    return folded(written), 1
+
+
 def _rewritten(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     result = rewritten(model)
     return result, int(result is not model)
@@ -80,6 +118,7 @@ def _rewritten(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
 PREPARING: tuple[Pass[onnx.ModelProto], ...] = (
     Pass("opset", "an old opset is converted up", _converted_up, requires=_is_recent),
     Pass("fold", "shapes are inferred, and what is constant is computed", lambda model: (folded(model), 1)),
+    Pass("softmax-rows", "a softmax over several axes is one over rows", _along_rows, requires=_is_old_softmax),
     Pass("functions", "operators that ONNX defines by others are written out", _without_functions),
     Pass("rewrite", "operators that TFLite lacks are written as others", _rewritten),
     Pass("recognise", "written-out GELU, hard swish and softplus become one node each", _recognised),

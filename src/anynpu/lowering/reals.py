@@ -220,7 +220,8 @@ def _of_whole_numbers(operator: Operator, graph: Graph) -> bool:
     return all(graph.tensors[name].dtype in _WHOLE for name in operator.inputs)
 
 
-def _of_whole_source(operator: Operator, graph: Graph) -> bool:
+def of_whole_source(operator: Operator, graph: Graph) -> bool:
+    """Tells whether a CAST is of whole numbers, or of truth values to numbers."""
     return _of_whole_numbers(operator, graph) and operator.options != Cast("bool", "bool")
 
 
@@ -283,7 +284,7 @@ _KINDS = {
     "MAXIMUM": _Kind(joined, _hull),
     "MINIMUM": _Kind(joined, _hull),
     "CONCATENATION": _Kind(joined, _hull),
-    "CAST": _Kind(cast, lambda source: source, _of_whole_source),
+    "CAST": _Kind(cast, lambda source: source, of_whole_source),
     "GATHER": _Kind(looked_up, _truth, is_small),
     "SELECT_V2": _Kind(chosen, _truth, _between),
 }

@@ -22,7 +22,7 @@ from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied, fold_constants
 from anynpu.graph.functions import is_function, written_out
 from anynpu.graph.idle import without_idle
-from anynpu.graph.opset import STANDARD
+from anynpu.graph.opset import STANDARD, converted
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
 from anynpu.graph.simplify import without_infinities
@@ -172,7 +172,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = copied(model)
     opset = next((entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OPSET:
-        copy = onnx.version_converter.convert_version(copy, _OPSET)
+        copy = converted(copy, _OPSET)
     if any(map(_is_newer, copy.graph.node)):  # they would keep the opset from being stated lower
         plain = fold_constants(infer(written_out(infer(copy), _is_newer)))
         copy, _ = without_infinities(without_idle(infer(plain))[0])

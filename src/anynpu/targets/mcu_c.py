@@ -12,6 +12,7 @@ from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.firmware.compiler import Compiler, version
 from anynpu.firmware.generator import Generated, Settings, findings, generate
+from anynpu.firmware.generator.source import layouts_of
 from anynpu.firmware.generator.variants import EXTENSIONS, Core
 from anynpu.platform import Memory, Platform
 from anynpu.runtime.device.elf import Footprint, Section
@@ -192,7 +193,8 @@ def _settings(options: McuOptions, model: Artifact, platform: Platform) -> Setti
         if not SECTION.fullmatch(getattr(options, key)):
             raise ConfigError(f"option {key}: {getattr(options, key)!r} is not the name of a linker section")
     core = core_of(platform, options)
-    return Settings(options.name, model.manifest.fingerprint, options.arena_section, options.weights_section, core)
+    manifest, sections = model.manifest, (options.arena_section, options.weights_section)
+    return Settings(options.name, manifest.fingerprint, *sections, core, layouts_of(manifest.inputs, manifest.outputs))
 
 
 def counted(generated: Generated, settings: Settings) -> Footprint:

@@ -148,6 +148,10 @@ ONE_NODE = {
     "pool of squares": one("LpPool", IMAGE, kernel_shape=[2, 2], strides=[2, 2]),
     "pool of sizes": one("LpPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], p=1),
     "norm of each channel": one("GlobalLpPool", IMAGE),
+    **{f"{op} over axes from {axis} on": one(op, (1, 3, 4, 5), opset=11, axis=axis)
+       for op in ("Softmax", "LogSoftmax", "Hardmax") for axis in (1, 2, 3)},
+    "softmax without an axis": one("Softmax", (1, 3, 4, 5), opset=11),
+    "sizes of one": one("LpNormalization", (1, 3, 4, 5), axis=1, p=1),
     "rotated places": one("RotaryEmbedding", (1, 2, 6, 8), {"c": f(1, 6, 4), "s": f(1, 6, 4)}, opset=23),
     "rotated pairs": one("RotaryEmbedding", (1, 6, 16), {"c": f(1, 6, 4), "s": f(1, 6, 4)}, opset=23, num_heads=2,
                          interleaved=1),

@@ -160,6 +160,15 @@ def test_height_and_width_are_not_swapped(model, tmp_path):
     assert '#define ANYNPU_MODEL_FINGERPRINT "print"' in text
 
 
+def test_channels_may_come_first(model, tmp_path):
+    """As a TFLite file has them that was made from PyTorch."""
+    turned = replace(model.manifest.inputs[0], layout="NCHW")
+    first = replace(model, manifest=replace(model.manifest, inputs=(turned,)))
+    text = (compiled(first, tmp_path / "c").path / "anynpu_model.h").read_text()
+    for line in ("CHANNELS 6", "HEIGHT 10", "WIDTH 3"):
+        assert f"#define ANYNPU_INPUT_0_{line}\n" in text
+
+
 def test_the_same_model_gives_the_same_bytes(model, tmp_path):
     first, second = compiled(model, tmp_path / "a"), compiled(model, tmp_path / "b")
     assert [f.sha256 for f in first.manifest.files] == [f.sha256 for f in second.manifest.files]

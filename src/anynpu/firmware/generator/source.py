@@ -15,6 +15,7 @@ from anynpu.firmware.generator.planner import Plan
 from anynpu.firmware.generator.types import C_TYPES
 from anynpu.firmware.generator.variants import PLAIN, Core
 from anynpu.targets.flatbuffer import TfliteTensor
+from anynpu.tensors import TensorSpec
 
 WIDTH = 116
 TYPE_NAMES = ("INT8", "UINT8", "INT16", "INT32", "INT64", "FLOAT32", "BOOL")
@@ -29,6 +30,22 @@ class Names:
     arena_section: str = ""
     weights_section: str = ""
     core: Core = PLAIN
+    layouts: tuple[tuple[str, ...], ...] = ((), ())
+    """The order of the axes of each input and each output; where none is known, channels are last."""
+
+
+def layouts_of(*borders: Sequence[TensorSpec]) -> tuple[tuple[str, ...], ...]:
+    """Returns the order of the axes of inputs and outputs."""
+    return tuple(tuple(spec.layout for spec in specs) for specs in borders)
+
+
+def dimensions(shape: Sequence[int], layout: str) -> dict[str, int]:
+    """Returns height, width and channels of an image tensor by the names of the macros."""
+    if len(shape) != 4:
+        return {}
+    words = {"HEIGHT": "H", "WIDTH": "W", "CHANNELS": "C"}
+    known = layout or "NHWC"
+    return {word: shape[known.index(axis)] for word, axis in words.items() if axis in known}
 
 
 def comment(text: str) -> str:
@@ -167,13 +184,13 @@ class Writer:
             *self.feature_macros(),
             "",
         ]
-        for role, numbers in (("INPUT", g.inputs), ("OUTPUT", g.outputs)):
+        borders = zip(("INPUT", "OUTPUT"), (g.inputs, g.outputs), self.names.layouts, strict=True)
+        for role, numbers, layouts in borders:
             for place, tensor_number in enumerate(numbers):
                 tensor, prefix = g.tensors[tensor_number], f"ANYNPU_{role}_{place}"
                 lines.append(f"/* {comment(tensor.name)}: {shape_text(tensor)} */")
-                if len(tensor.shape) == 4:
-                    sizes = zip(("HEIGHT", "WIDTH", "CHANNELS"), tensor.shape[1:], strict=True)
-                    lines += [f"#define {prefix}_{name} {size}" for name, size in sizes]
+                sizes = dimensions(tensor.shape, layouts[place] if layouts else "")
+                lines += [f"#define {prefix}_{name} {size}" for name, size in sizes.items()]
                 lines.append(f"#define {prefix}_ELEMENTS {int(np.prod(tensor.shape))}")
                 if tensor.scale:
                     lines.append(f"#define {prefix}_SCALE {number(scale_of(tensor))}")

@@ -13,7 +13,7 @@ from anynpu.firmware.generator.graph import Graph, read_graph
 from anynpu.firmware.generator.layer import Layer
 from anynpu.firmware.generator.movement import copy, item_of, whole
 from anynpu.firmware.generator.planner import Plan
-from anynpu.firmware.generator.source import Names, Writer, comment
+from anynpu.firmware.generator.source import Names, Writer, comment, layouts_of
 from anynpu.firmware.project import templates
 from anynpu.firmware.project.carray import byte_rows
 from anynpu.firmware.project.model import Model
@@ -165,7 +165,8 @@ def _model(
     manifest, name, payloads = artifact.manifest, model_name(artifact), list(by_index.values())
     macs = (manifest.estimates.macs if manifest.estimates else 0) or 0
     variables = tuple(t for t in vela.tensors if t.initial is not None and t.index in plan.tensors)
-    writer = VelaWriter(graph, layers, plan, Names(name, manifest.fingerprint), by_index, macs, variables)
+    names = Names(name, manifest.fingerprint, layouts=layouts_of(manifest.inputs, manifest.outputs))
+    writer = VelaWriter(graph, layers, plan, names, by_index, macs, variables)
     kinds = ", ".join(sorted({layer.node.kind for layer in on_cpu}))
     besides = f"; left to the CPU, as generated C: {kinds}" if on_cpu else ""
     streams = "1 command stream" if len(payloads) == 1 else f"{len(payloads)} command streams"

@@ -9,6 +9,7 @@ from pathlib import Path
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
+from anynpu.firmware.generator import source
 from anynpu.firmware.project.boards import BOARDS, Board
 from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.tensors import TensorSpec
@@ -130,11 +131,4 @@ def check_header(path: Path, defined: dict[str, str], inputs: tuple[TensorSpec, 
 
 def dimensions(spec: TensorSpec) -> dict[str, int]:
     """Returns height, width and channels of an image tensor by the names of the macros."""
-    if len(spec.shape) != 4:
-        return {}
-    layout = spec.layout or "NHWC"
-    return {
-        word: spec.shape[layout.index(axis)]
-        for word, axis in (("HEIGHT", "H"), ("WIDTH", "W"), ("CHANNELS", "C"))
-        if axis in layout
-    }
+    return source.dimensions(spec.shape, spec.layout)

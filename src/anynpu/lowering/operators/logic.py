@@ -32,12 +32,15 @@ def compare(at: Lowering, node: Node) -> None:
 
 @operator("Xor")
 def exclusive(at: Lowering, node: Node) -> None:
-    """NOT_EQUAL of two truth values."""
+    """One of two truth values, and not both: no microcontroller has NOT_EQUAL of them."""
     shape = at.shape(node.output)
     axes = common_axes(at, node.inputs, len(shape))
     tensors = [at.operand(name, axes) for name in node.inputs]
     stored = tuple(shape[axis] for axis in axes)
-    at.give(node.output, at.emit("NOT_EQUAL", tensors, stored, stem=node.output, dtype="bool"), axes)
+    one = at.emit("LOGICAL_OR", tensors, stored, stem=node.output, dtype="bool")
+    both = at.emit("LOGICAL_AND", tensors, stored, stem=node.output, dtype="bool")
+    other = at.emit("LOGICAL_NOT", (both,), stored, stem=node.output, dtype="bool")
+    at.give(node.output, at.emit("LOGICAL_AND", (one, other), stored, stem=node.output, dtype="bool"), axes)
 
 
 @operator("Not")

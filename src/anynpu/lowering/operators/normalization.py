@@ -8,7 +8,7 @@ import numpy as np
 
 from anynpu.lowering.lower import CHANNELS_LAST, Axes, Lowering, plain
 from anynpu.lowering.operators.reduction import reduced, summed
-from anynpu.lowering.options import Add, DepthwiseConv2D, Mul, Sub
+from anynpu.lowering.options import Add, DepthwiseConv2D, Div, Mul, Sub
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -118,12 +118,17 @@ def group_norm(at: Lowering, node: Node) -> None:
 
 @operator("LpNormalization")
 def lp_norm(at: Lowering, node: Node) -> None:
-    """x / sqrt(sum of squares) along one axis."""
-    if int(node.get("p", 2)) != 2:
-        raise Refused("only p = 2 is lowered")
+    """x / sqrt(sum of squares) along one axis, or x / sum of sizes."""
     axes = at.axes(node.input(0))
     tensor = at.stored(node.input(0), axes)
     shape, place = at.tensors[tensor].shape, axes.index(int(node.get("axis", -1)) % len(axes))
+    if int(node.get("p", 2)) == 1:
+        size = at.emit("ABS", (tensor,), shape, stem=f"{node.output}/size")
+        total = summed(at, size, [place], f"{node.output}/sum")
+        bound = (total, at.value("least", 1e-12))
+        total = at.emit("MAXIMUM", bound, at.tensors[total].shape, stem=f"{node.output}/sum")
+        at.give(node.output, at.emit("DIV", (tensor, total), shape, Div(), node.output), axes)
+        return
     square = at.emit("MUL", (tensor, tensor), shape, Mul(), f"{node.output}/square")
     inverse = summed(at, square, [place], f"{node.output}/sum")
     small = at.tensors[inverse].shape

@@ -6,7 +6,7 @@ import onnx
 
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import gelu
-from anynpu.graph.opset import opset_of
+from anynpu.graph.opset import converted, opset_of
 from anynpu.quantize import qdq
 from anynpu.targets.qnn import dense
 
@@ -35,7 +35,7 @@ def _with_gelu(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = gelu.fuse(model.graph)
     if len(nodes) == len(model.graph.node):
         return model
-    newer = model if opset_of(model) >= GELU_OPSET else onnx.version_converter.convert_version(model, GELU_OPSET)
+    newer = model if opset_of(model) >= GELU_OPSET else converted(model, GELU_OPSET)
     result = onnx.ModelProto()
     result.CopyFrom(newer)
     nodes = gelu.fuse(result.graph)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import onnx
 from onnx import ModelProto, NodeProto
 
 from anynpu.errors import Finding, first_line
 from anynpu.foreign import ONNX
-from anynpu.graph.opset import STANDARD, opset_of
+from anynpu.graph.opset import STANDARD, converted, opset_of
 from anynpu.graph.shapes import inputs_of, shape_of
 
 MAX_OPSET, MAX_IR = 19, 10
@@ -25,7 +24,7 @@ def prepared(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     opset = opset_of(model)
     notes: tuple[str, ...] = ()
     if opset > MAX_OPSET:
-        model = onnx.version_converter.convert_version(model, MAX_OPSET)
+        model = converted(model, MAX_OPSET)
         notes = (f"opset {opset} lowered to {MAX_OPSET}",)
     if model.ir_version > MAX_IR:
         changed = ModelProto()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, version_converter
+from onnx import ModelProto
 
 from anynpu.foreign import ONNX
 from anynpu.graph.fold import names_read
-from anynpu.graph.opset import STANDARD, opset_of
+from anynpu.graph.opset import STANDARD, converted, opset_of
 
 
 def in_opset(model: ModelProto, opset: int) -> tuple[ModelProto, str]:
@@ -17,12 +17,12 @@ def in_opset(model: ModelProto, opset: int) -> tuple[ModelProto, str]:
     if opset_of(model) == opset:
         return model, ""
     try:
-        converted = version_converter.convert_version(model, opset)
-        onnx.checker.check_model(converted)
+        newer = converted(model, opset)
+        onnx.checker.check_model(newer)
     except ONNX as error:
         reason = str(error).strip().splitlines()[0].rpartition("failed: ")[2] or type(error).__name__
         return model, reason
-    return converted, ""
+    return newer, ""
 
 
 def in_order(model: ModelProto) -> ModelProto:
