@@ -15,6 +15,7 @@ from compiled import compare, compile_model
 from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, samples
 from onnx import helper
 
+from anynpu.lowering.ethos_u import for_ethos_u
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.options import Conv2D
@@ -42,6 +43,11 @@ def resize(mode: str, where: str, height: int, width: int) -> onnx.ModelProto:
 
 def gather(numbers: list[int], axis: int) -> onnx.ModelProto:
     return one("Gather", IMAGE, {"numbers": np.asarray(numbers, np.int64)}, axis=axis)
+
+
+def rows(count: int, width: int) -> np.ndarray:
+    """The places of the elements of rows in disorder."""
+    return (np.random.default_rng(1).permutation(count)[:, np.newaxis] * width + np.arange(width)).reshape(-1)
 
 
 def cut(shape: tuple[int, ...], start: int, end: int, axis: int, step: int) -> onnx.ModelProto:
@@ -118,6 +124,7 @@ NETS = {
     "steps that differ": one(
         "Conv", (1, 3, 16, 16), {"w": RNG.normal(0, 0.2, (5, 3, 3, 5)).astype(np.float32)}, strides=[1, 4]
     ),
+    "whole rows, in disorder": one("Gather", (1, 384), {"numbers": rows(32, 12)}, axis=1),
     "patches of one channel": one(
         "Conv", (1, 1, 64), {"w": RNG.normal(0, 0.2, (1, 1, 10)).astype(np.float32)}, strides=[8], pads=[1, 3]
     ),
@@ -153,6 +160,12 @@ def test_the_float_file_computes_the_same(rewritten):
     assert not {operator.kind for operator in operators} - {*table("EthosU55")}
     windows = [operator.options for operator in operators if isinstance(operator.options, Conv2D)]
     assert all(max(each.stride_h, each.stride_w) <= 3 for each in windows)
+
+
+def test_a_choice_too_large_for_a_matrix_stays():
+    for numbers, kinds in ((rows(4096, 1), {"GATHER"}), (rows(64, 64), {"RESHAPE", "TRANSPOSE", "FULLY_CONNECTED"})):
+        graph = for_ethos_u(lower(one("Gather", (1, 4096), {"numbers": numbers}, axis=1)), lambda *_: True, 3)
+        assert {operator.kind for operator in graph.operators} <= kinds
 
 
 def test_integers_keep_it(rewritten, tmp_path):
