@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from compiled import compare, compile_model
-from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, samples
+from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
 from onnx import helper
 
 from anynpu.lowering.ethos_u import for_ethos_u
@@ -25,6 +25,7 @@ from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING
 from anynpu.quantize.plan import QuantPlan
+from anynpu.runtime.ethos_u.difference import _outputs
 from anynpu.runtime.ethos_u.model import read_model
 from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.tflite import for_npu
@@ -424,3 +425,15 @@ def test_equal_numbers_are_found_at_the_first_place(tmp_path):
     plan, fixed = QuantPlan(wide_tensors=tuple(wide)), replace(NOTHING, ranges=ranges)
     quantize_file(floating, Dataset(data, None, "test"), plan, result, fixed=fixed)
     assert decibels(by_onnx(model, data), by_tflm(result.read_bytes(), data)) > 35
+
+
+def test_the_place_of_a_difference_is_looked_for_in_large_nets_too(tmp_path):
+    """TFLite-Micro keeps every tensor of the net, which together are larger than its first arena."""
+    names = [f"t{number}" for number in range(18)]
+    steps = zip(["x", *names], [*names, "y"], strict=True)
+    nodes = [helper.make_node("LeakyRelu", [a], [b], alpha=0.5 + n / 50) for n, (a, b) in enumerate(steps)]
+    content = quantised(
+        net(nodes, {"x": (1, 1024, 4096)}, {}), {"x": RNG.normal(size=(2, 1024, 4096)).astype("f")}, tmp_path
+    )
+    tensors = _outputs(content, [np.zeros((1, 1024, 4096), np.int8)])
+    assert len(tensors) >= 19 and tensors[-1][1].size == 4 << 20
