@@ -18,7 +18,9 @@ from anynpu.tensors import Array
 _ROWS_AND_COLUMNS = (-3, -2)
 """The axes, counted from the end, along which Vela pads and steps as it should."""
 _MOST_CHOSEN = 1024
-"""How many elements a product with zeros and ones may choose."""
+"""How many elements a product with zeros and ones may choose of what is walked backwards."""
+_MOST_WEIGHTS = 1 << 22
+"""How many zeros and ones such a product may have."""
 
 
 def gather(at: Rewriting, operator: Operator) -> bool:
@@ -31,8 +33,10 @@ def gather(at: Rewriting, operator: Operator) -> bool:
         return False
     place = options.axis % len(at.shape(source))
     size = at.shape(source)[place]
-    at.give(operator, chosen(at, source, place, np.where(numbers < 0, numbers + size, numbers).astype(int), result))
-    return True
+    taken = chosen(at, source, place, np.where(numbers < 0, numbers + size, numbers).astype(int), result)
+    if taken:
+        at.give(operator, taken)
+    return bool(taken)
 
 
 def mirrored(at: Rewriting, operator: Operator) -> bool:
@@ -99,7 +103,7 @@ def _as_columns(at: Rewriting, tensor: str, axis: int, stem: str) -> tuple[str, 
 
 
 def chosen(at: Rewriting, source: str, place: int, numbers: Array, result: str) -> str:
-    """Returns the elements of one axis that numbers name: moved, sliced, or by a product."""
+    """Returns elements of one axis by number: moved, sliced, or by a product; an empty name where that is too large."""
     shape = at.shape(source)
     size, before, after = shape[place], shape[:place], shape[place + 1 :]
     # Those of a matrix with `step` columns, column by column, are a transposition.
@@ -120,6 +124,13 @@ def chosen(at: Rewriting, source: str, place: int, numbers: Array, result: str) 
             pieces.append(at.emit("SLICE", (source, *bounds), extent, None, f"{result}/piece{number}"))
         whole = (*before, len(numbers), *after)
         return at.emit("CONCATENATION", pieces, whole, Concatenation(axis=place), f"{result}/joined")
+    unit = math.gcd(size, *(int(each) for run in runs for each in (run[0], len(run))))
+    if unit > 1:  # whole rows are taken
+        rows = at.reshape(source, (*before, size // unit, unit, *after), f"{result}/rows")
+        taken = chosen(at, rows, place, numbers[::unit] // unit, f"{result}/taken")
+        return taken and at.reshape(taken, (*before, len(numbers), *after), f"{result}/whole")
+    if size * len(numbers) > _MOST_WEIGHTS:
+        return ""
     order = [*(axis for axis in range(len(shape)) if axis != place), place]
     turned = at.transpose(source, order, f"{result}/turned")
     product = at.multiply(turned, np.eye(size)[numbers], f"{result}/chosen")

@@ -11,6 +11,7 @@ from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
 from anynpu.lowering.quantise import quantised
+from anynpu.lowering.slopes import without_slopes
 from anynpu.lowering.steep import in_pieces
 from anynpu.lowering.straight import straightened
 from anynpu.lowering.tables import collected, tabled
@@ -50,6 +51,7 @@ def integer_graph(
     if not tables:
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces
-    quantisation = quantised(graph, ranges, plan, fixed.weights, wide)
+    graph, ranges, sloped = without_slopes(graph, ranges, wide - around(graph, plan.float_tensors))
+    quantisation = quantised(graph, ranges, plan, fixed.weights, wide | sloped)
     integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables, as_ramps))
     return distinct(integers), quantisation.described(graph, ranges, origins or {})

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anynpu.errors import AnyNpuError, IntegrityError, ToolMissing
+from anynpu.errors import AnyNpuError, IntegrityError, ToolMissing, Unsupported
 from anynpu.runtime.tflite_form import IDENTIFIER
 from anynpu.tensors import Quantization, TensorSpec
 
 # The schema forces this on buffer data; C++ writers obey, the Python object interface does not.
 _ALIGNMENT = 16
+_MOST_BYTES = 2**31
 _BORDER_OPERATORS = ("QUANTIZE", "DEQUANTIZE")
 
 
@@ -79,7 +80,10 @@ def pack_model(model: Any) -> bytes:
             wanted = _ALIGNMENT if elemSize == 1 else alignment
             return int(super().StartVector(elemSize, numElems, max(alignment, wanted)))
 
-    builder = Builder(65536 + sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None))
+    size = 65536 + sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None)
+    if size >= _MOST_BYTES:
+        raise Unsupported(f"the model holds {size / 2**30:.1f} GiB in constants, a TFLite file less than 2")
+    builder = Builder(size)
     builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 

@@ -66,16 +66,20 @@ class TflmSession:
         self._interpreter = None
 
 
-def open_micro(model: bytes) -> Any:
-    """Returns an interpreter with an arena large enough: the package's own guess fails on wide activations."""
+def open_micro(model: bytes, keeps_tensors: bool = False) -> Any:
+    """Returns an interpreter with an arena large enough: the package's own guess fails on wide activations. One that
+    keeps all tensors has memory for each of them."""
     from tflite_micro import runtime
 
+    kinds = runtime.InterpreterConfig
+    kind = kinds.kPreserveAllTensors if keeps_tensors else kinds.kAllocationRecording
     arena = max(4 << 20, 4 * len(model))
     while True:
+        opening = functools.partial(runtime.Interpreter.from_bytes, model, arena_size=arena, intrepreter_config=kind)
         try:
-            return runtime.Interpreter.from_bytes(model, arena_size=arena)
+            return opening()
         except TFLITE_MICRO as error:
-            reason = _reason(model, functools.partial(runtime.Interpreter.from_bytes, model, arena_size=arena))
+            reason = _reason(model, opening)
             arena *= 4
             if arena > ARENA_LIMIT or NO_KERNEL in reason:
                 raise ModelRefused(

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from compiled import compare, compile_model
-from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, samples
+from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
 from onnx import helper
 
+from anynpu.lowering.ethos_u import for_ethos_u
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.options import Conv2D
@@ -24,6 +25,7 @@ from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING
 from anynpu.quantize.plan import QuantPlan
+from anynpu.runtime.ethos_u.difference import _outputs
 from anynpu.runtime.ethos_u.model import read_model
 from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.tflite import for_npu
@@ -42,6 +44,11 @@ def resize(mode: str, where: str, height: int, width: int) -> onnx.ModelProto:
 
 def gather(numbers: list[int], axis: int) -> onnx.ModelProto:
     return one("Gather", IMAGE, {"numbers": np.asarray(numbers, np.int64)}, axis=axis)
+
+
+def rows(count: int, width: int) -> np.ndarray:
+    """The places of the elements of rows in disorder."""
+    return (np.random.default_rng(1).permutation(count)[:, np.newaxis] * width + np.arange(width)).reshape(-1)
 
 
 def cut(shape: tuple[int, ...], start: int, end: int, axis: int, step: int) -> onnx.ModelProto:
@@ -141,6 +148,7 @@ NETS = {
     "steps that differ": one(
         "Conv", (1, 3, 16, 16), {"w": RNG.normal(0, 0.2, (5, 3, 3, 5)).astype(np.float32)}, strides=[1, 4]
     ),
+    "whole rows, in disorder": one("Gather", (1, 384), {"numbers": rows(32, 12)}, axis=1),
     "patches of one channel": one(
         "Conv", (1, 1, 64), {"w": RNG.normal(0, 0.2, (1, 1, 10)).astype(np.float32)}, strides=[8], pads=[1, 3]
     ),
@@ -176,6 +184,12 @@ def test_the_float_file_computes_the_same(rewritten):
     assert not {operator.kind for operator in operators} - {*table("EthosU55")}
     windows = [operator.options for operator in operators if isinstance(operator.options, Conv2D)]
     assert all(max(each.stride_h, each.stride_w) <= 3 for each in windows)
+
+
+def test_a_choice_too_large_for_a_matrix_stays():
+    for numbers, kinds in ((rows(4096, 1), {"GATHER"}), (rows(64, 64), {"RESHAPE", "TRANSPOSE", "FULLY_CONNECTED"})):
+        graph = for_ethos_u(lower(one("Gather", (1, 4096), {"numbers": numbers}, axis=1)), lambda *_: True, 3)
+        assert {operator.kind for operator in graph.operators} <= kinds
 
 
 def test_integers_keep_it(rewritten, tmp_path):
@@ -525,3 +539,15 @@ def test_real_numbers_that_become_whole_stay_what_they_are():
     ]
     graph = lower(net(nodes, {"x": (1, 8)}))
     assert [each.kind for each in in_reals(graph).operators] == [each.kind for each in graph.operators]
+
+
+def test_the_place_of_a_difference_is_looked_for_in_large_nets_too(tmp_path):
+    """TFLite-Micro keeps every tensor of the net, which together are larger than its first arena."""
+    names = [f"t{number}" for number in range(18)]
+    steps = zip(["x", *names], [*names, "y"], strict=True)
+    nodes = [helper.make_node("LeakyRelu", [a], [b], alpha=0.5 + n / 50) for n, (a, b) in enumerate(steps)]
+    content = quantised(
+        net(nodes, {"x": (1, 1024, 4096)}, {}), {"x": RNG.normal(size=(2, 1024, 4096)).astype("f")}, tmp_path
+    )
+    tensors = _outputs(content, [np.zeros((1, 1024, 4096), np.int8)])
+    assert len(tensors) >= 19 and tensors[-1][1].size == 4 << 20

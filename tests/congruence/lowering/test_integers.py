@@ -570,3 +570,20 @@ def test_numbers_without_axes_have_c_kernels(tmp_path):
     content = quantised(model, data, tmp_path)
     assert not findings(tmp_path / "integers.tflite")
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
+
+
+@pytest.mark.parametrize("slopes", [(0.0, 0.25, 1.0), (-0.5, 0.25, 2.0)])
+@pytest.mark.parametrize("plan", [{"activations": "int16"}, {"wide_tensors": ("a", "y")}])
+def test_slopes_of_channels_in_16_bits_are_written_in_others(slopes, plan, tmp_path):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("PRelu", ["a", "slopes"], ["y"])]
+    weights = np.random.default_rng(2).normal(size=(3, 3, 1, 1)).astype(np.float32)
+    constants = {"w": weights, "slopes": np.asarray(slopes, np.float32).reshape(3, 1, 1)}
+    model = net(nodes, {"x": (1, 3, 6, 5)}, constants)
+    data = samples(model)
+    content = quantised(model, data, tmp_path, **plan)
+    graph = from_bytes(content)
+    assert "PRELU" not in graph.counts()
+    assert "float32" not in {tensor.dtype for tensor in graph.tensors.values()}
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > (45 if "activations" in plan else 35)
+    np.testing.assert_array_equal(by_tflm(content, data), by_litert(content, data))
+    assert not findings(tmp_path / "integers.tflite")

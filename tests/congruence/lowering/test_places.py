@@ -8,6 +8,7 @@ import pytest
 from lowered_nets import agrees, by_litert, by_onnx, by_tflm, decibels, net, quantised, samples
 from onnx import helper
 
+from anynpu.errors import Unsupported
 from anynpu.firmware.generator import findings
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
@@ -303,3 +304,9 @@ def test_the_bytes_of_a_picture_are_moved_as_what_they_stand_for(tmp_path):
     assert decibels(by_onnx(model, data), by_litert(content, data)) > 30
     np.testing.assert_array_equal(by_tflm(content, data), by_litert(content, data))
     assert not findings(tmp_path / "integers.tflite")
+
+
+def test_a_refusal_says_what_form_is_written_in_others():
+    model = net([node("GridSample", ["x", "g"], ["y"])], {"x": (1, 3, 120, 160), "g": (1, 112, 112, 2)})
+    with pytest.raises(Unsupported, match="GridSample has no TFLite form with these settings; what can be lowered"):
+        lower(model)
