@@ -15,7 +15,8 @@ from onnx import numpy_helper
 
 from anynpu.graph.fold import static_shapes
 from anynpu.graph.shapes import infer
-from anynpu.lowering.drafts import Draft
+from anynpu.lowering.computed import computed_convolution
+from anynpu.lowering.drafts import Draft, spans
 from anynpu.lowering.places import col_to_image, gather_elements, grid_sample, scatter_elements
 from anynpu.lowering.table import Node
 
@@ -49,19 +50,6 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     return infer(new, strict=False)
 
 
-def _spans(node: Node, size: list[int], kernel: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Returns the pads, strides and dilations of a window over three axes."""
-    strides = node.integers("strides", [1] * 3)
-    dilations = node.integers("dilations", [1] * 3)
-    how = node.get("auto_pad", "NOTSET")
-    if how in ("SAME_UPPER", "SAME_LOWER"):
-        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-        needed = [max(0, (-(-n // s) - 1) * s + e - n) for n, s, e in zip(size, strides, extents, strict=True)]
-        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
-        return (small + large if how == "SAME_UPPER" else large + small), strides, dilations
-    return (node.integers("pads", [0] * 6) if how == "NOTSET" else [0] * 6), strides, dilations
-
-
 def _frames_first(draft: Draft, source: str, shape: tuple[int, ...]) -> str:
     """Returns (n, c, d, h, w) as images, (n * d, c, h, w)."""
     n, c, d, h, w = shape
@@ -77,13 +65,16 @@ def _frames_back(draft: Draft, source: str, shape: tuple[int, ...]) -> None:
 
 
 def convolution(draft: Draft, node: Node) -> bool:
-    """A convolution over three axes is one over two of the frames of its window, joined in the channels."""
+    """A convolution over three axes is one over two of the frames of its window, joined in the channels; one with
+    computed weights is a product."""
     weights = draft.constants.get(node.input(1))
     shape, after = draft.shapes[node.input(0)], draft.shapes[node.output]
+    if computed_convolution(draft, node):
+        return True
     if weights is None or len(shape) != 5:
         return False
     depth = weights.shape[2]
-    pads, strides, dilations = _spans(node, list(shape[2:]), list(weights.shape[2:]))
+    pads, strides, dilations = spans(node, list(shape[2:]), list(weights.shape[2:]))
     groups = int(node.get("group", 1))
     n, c, d, h, w = shape
     source = draft.reshape(node.input(0), n, c, d, h * w)
@@ -117,7 +108,7 @@ def pool(draft: Draft, node: Node) -> bool:
     if len(shape) != 5 or len([name for name in node.outputs if name]) > 1:
         return False
     kernel = node.integers("kernel_shape", [])
-    pads, strides, dilations = _spans(node, list(shape[2:]), kernel)
+    pads, strides, dilations = spans(node, list(shape[2:]), kernel)
     own: dict[str, Any] = {
         name: node.get(name) for name in ("ceil_mode", "count_include_pad") if name in node.attributes
     }
