@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from anynpu.lowering.table import Node
 from anynpu.tensors import Array
 
 
@@ -47,3 +48,16 @@ class Draft:
         one = self.store(np.ones((), np.float32), "one")
         sides = [self.add("Relu", [self.add(kind, [one, away])]) for kind in ("Add", "Sub")]
         return self.add("Min", sides)
+
+
+def spans(node: Node, size: list[int], kernel: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Returns the pads, strides and dilations of a window."""
+    strides = node.integers("strides", [1] * len(size))
+    dilations = node.integers("dilations", [1] * len(size))
+    how = node.get("auto_pad", "NOTSET")
+    if how in ("SAME_UPPER", "SAME_LOWER"):
+        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        needed = [max(0, (-(-n // s) - 1) * s + e - n) for n, s, e in zip(size, strides, extents, strict=True)]
+        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
+        return (small + large if how == "SAME_UPPER" else large + small), strides, dilations
+    return (node.integers("pads", [0] * 2 * len(size)) if how == "NOTSET" else [0] * 2 * len(size)), strides, dilations

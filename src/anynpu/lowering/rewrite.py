@@ -15,10 +15,11 @@ from onnx import numpy_helper
 
 from anynpu.graph.fold import static_shapes
 from anynpu.graph.shapes import infer
-from anynpu.lowering.drafts import Draft
+from anynpu.lowering.computed import computed_convolution
+from anynpu.lowering.drafts import Draft, spans
 from anynpu.lowering.places import col_to_image, gather_elements, grid_sample, scatter_elements
 from anynpu.lowering.table import Node
-from anynpu.lowering.unfolded import product_of_windows, spans, transposed_frames
+from anynpu.lowering.transposed import transposed_frames
 
 
 def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -65,12 +66,13 @@ def _frames_back(draft: Draft, source: str, shape: tuple[int, ...]) -> None:
 
 
 def convolution(draft: Draft, node: Node) -> bool:
-    """Windows over three axes become windows over two, one frame behind the other; computed weights make a product."""
-    if node.input(1) not in draft.constants:
-        return product_of_windows(draft, node)
-    weights = draft.constants[node.input(1)]
+    """A convolution over three axes is one over two of the frames of its window, joined in the channels; one with
+    computed weights is a product."""
+    weights = draft.constants.get(node.input(1))
     shape, after = draft.shapes[node.input(0)], draft.shapes[node.output]
-    if len(shape) != 5:
+    if computed_convolution(draft, node):
+        return True
+    if weights is None or len(shape) != 5:
         return False
     depth = weights.shape[2]
     pads, strides, dilations = spans(node, list(shape[2:]), list(weights.shape[2:]))

@@ -65,5 +65,5 @@ class Node:
 def required(array: Array | None, what: str) -> Array:
     """Returns a constant, or refuses the node that needs it to be one."""
     if array is None:
-        raise Refused(f"{what} must be constant, not computed at run time")
+        raise Refused(f"{what} must be stored in the model, not computed at run time")
     return array

@@ -31,6 +31,8 @@ def i(*values: int) -> np.ndarray:
 
 
 IMAGE, ROWS, TOKENS = (1, 6, 8, 9), (1, 12), (1, 5, 12)
+BLOCK = np.stack(np.meshgrid([0], [1, 2], [2, 3, 4], indexing="ij"), axis=-1)
+"""The places of two rows and three columns in the middle of an image."""
 CORNER = np.asarray([[[0, 2], [-1, 0]]])
 
 
@@ -212,6 +214,15 @@ ONE_NODE = {
     "rows added to a table": net(
         [helper.make_node("ScatterND", ["table", "n", "x"], ["y"], reduction="add")],
         {"x": (1, 3, 8)}, {"table": f(5, 8), "n": np.asarray([[[4], [0], [4]]])}, opset=18,
+    ),
+    "block in the middle": one("ScatterND", (1, 5, 6), {"n": BLOCK, "u": f(1, 2, 3)}),
+    "block over stored zeros": net(
+        [
+            helper.make_node("Slice", ["x", "from", "to", "along"], ["part"]),
+            helper.make_node("ScatterND", ["zeros", "n", "part"], ["y"]),
+        ],
+        {"x": (1, 2, 7)},
+        {"zeros": f(1, 5, 6), "n": BLOCK, **{k: np.asarray([v]) for k, v in (("from", 1), ("to", 4), ("along", 2))}},
     ),
     "scatter": one("ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]]), "u": f(2, 12)}),
     "pad by edges": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}, mode="edge"),

@@ -109,7 +109,7 @@ def prelu(at: Lowering, node: Node) -> None:
     """LEAKY_RELU where all slopes are one number, otherwise PRELU with the slopes along the channels."""
     slope = at.constant(node.input(1))
     if slope is None:
-        raise Refused("the slopes must be constant, not computed at run time")
+        raise Refused("the slopes must be stored in the model, not computed at run time")
     if np.all(slope == slope.reshape(-1)[0]):
         function(at, node, "LEAKY_RELU", LeakyRelu(float(slope.reshape(-1)[0])))
         return

@@ -181,7 +181,7 @@ _REDUCTIONS: dict[str, tuple[str, Options | None, float | None]] = {
 
 @operator("ScatterElements", "ScatterND", "Scatter")
 def scatter(at: Lowering, node: Node) -> None:
-    """GATHER from the data and the updates behind it, where the numbers are constant; a product for added rows."""
+    """SLICE and CONCATENATION around a stored block, GATHER for other stored places; a product for added rows."""
     data, updates = node.input(0), node.input(2)
     indices = required(at.constant(node.input(1)), "where it writes")
     if node.op == "ScatterND" and node.get("reduction", "none") == "add" and indices.shape[-1] < at.rank(data):
@@ -198,7 +198,10 @@ def scatter(at: Lowering, node: Node) -> None:
     tensors = [at.stored(name, plain(at.rank(name))) for name in (data, updates)]
     reduction = node.get("reduction", "none")
     if reduction == "none":
-        picked(at, tensors, chosen, node.output)
+        if (start := block_of(chosen, numbers, new)) is not None:
+            at.give(node.output, around(at, tensors[0], tensors[1], start, chosen != numbers, node.output))
+        else:
+            picked(at, tensors, chosen, node.output)
         return
     if np.count_nonzero(chosen != numbers) < new.size:
         raise Refused(f"reduction {reduction} of several updates of one place")
@@ -207,6 +210,37 @@ def scatter(at: Lowering, node: Node) -> None:
     others = tensors[0] if idle is None else at.store(np.full(shape, idle, dtype), f"{node.output}/idle")
     spread = at.reshape(_picked(at, [others, tensors[1]], chosen, f"{node.output}/updates"), shape)
     at.give(node.output, at.emit(kind, (tensors[0], spread), shape, options, node.output))
+
+
+def block_of(chosen: Array, numbers: Array, new: Array) -> list[int] | None:
+    """Returns where a block begins that all updates fill in their order; None where they lie otherwise."""
+    places = np.nonzero(chosen != numbers)
+    if not chosen.ndim or not new.size or len(places[0]) != new.size:
+        return None
+    box = tuple(slice(int(each.min()), int(each.max()) + 1) for each in places)
+    return [part.start for part in box] if np.array_equal(chosen[box].reshape(-1), new.reshape(-1)) else None
+
+
+def around(at: Lowering, data: str, updates: str, start: list[int], written: Array, stem: str) -> str:
+    """Returns a tensor in which a block is replaced: what lies before and behind it along each axis is sliced off."""
+    whole = at.tensors[data].shape
+    sizes = [int(np.ptp(each)) + 1 for each in np.nonzero(written)]
+    result = at.reshape(updates, sizes)
+    for axis in reversed(range(len(whole))):
+        parts = [result]
+        for place, begin, size in ((0, 0, start[axis]), (2, start[axis] + sizes[axis], -1)):
+            size = whole[axis] - begin if size < 0 else size
+            if size:
+                corner = [*start[:axis], begin, *(0 for _ in whole[axis + 1 :])]
+                extent = [*sizes[:axis], size, *whole[axis + 1 :]]
+                if (array := at.tensors[data].data) is None:
+                    kept = sliced(at, data, corner, extent, f"{stem}/kept")
+                else:
+                    part = tuple(slice(low, low + count) for low, count in zip(corner, extent, strict=True))
+                    kept = at.store(np.ascontiguousarray(array[part]), f"{stem}/kept")
+                parts.insert(place, kept)
+        result = joined(at, parts, axis, f"{stem}/whole")
+    return result
 
 
 def _added(at: Lowering, node: Node, indices: Array) -> None:
