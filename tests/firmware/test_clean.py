@@ -13,14 +13,25 @@ pytest.importorskip("ai_edge_litert")
 
 from emulator import MACHINES, MISSING, build, run
 from host import write_c
-from random_graphs import draw, draw_compared, draw_logic
+from random_graphs import draw, draw_compared, draw_enlarged, draw_logic
 from sanitized import run_program, vectors
 
 import anynpu.firmware
 from anynpu.platform import read_platform
 from anynpu.targets.mcu_c import McuFacts
 
-TYPES = {"channel", "wide_channel", "window", "pair_shape", "output_range", "scaling", "short_channel", "dsp", "mve"}
+TYPES = {
+    "between",
+    "channel",
+    "wide_channel",
+    "window",
+    "pair_shape",
+    "output_range",
+    "scaling",
+    "short_channel",
+    "dsp",
+    "mve",
+}
 HEADERS = {p.stem for p in (Path(anynpu.firmware.__file__).parent / "kernels").glob("*.h")} - TYPES
 KERNELS = {name for name in HEADERS if "_dsp" not in name and "_mve" not in name}
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-pedantic")
@@ -40,7 +51,7 @@ def models(tmp_path_factory) -> dict[Path, set[str]]:
     chosen: dict[Path, set[str]] = {}
     have: set[str] = set()
     for seed in range(3000):
-        drawn = {51: draw_compared, 52: draw_logic}.get(seed % 53, draw)
+        drawn = {50: draw_enlarged, 51: draw_compared, 52: draw_logic}.get(seed % 53, draw)
         path, _ = drawn(seed, folder / f"{seed}.tflite")
         fresh = set(generate(path, Settings("m", "f")).kernels) - have
         if fresh:

@@ -65,6 +65,20 @@ def test_a_slope_below_zero_of_16_bits_is_the_same(alpha, scales, tmp_path):
     assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
 
 
+@pytest.mark.parametrize(("stride", "kernel", "padding"), [(2, 2, 1), (2, 3, 0), (1, 3, 0), (3, 2, 1)])
+def test_transposed_convolutions_of_16_bits_are_the_same(stride, kernel, padding, tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    x = d.input((1, 5, 4, 6), "int16", 0.0004, 0)
+    weights = d.tensor((7, kernel, kernel, 6), "int8", 0.006, 0, d.rng.integers(-127, 128, (7, kernel, kernel, 6)))
+    bias = d.tensor((7,), "int64", 0.0004 * 0.006, 0, d.rng.integers(-(2**20), 2**20, 7))
+    size = (1, *(n * stride if padding == 0 else (n - 1) * stride + kernel for n in (5, 4)), 7)
+    out = d.new(size, "int16", 0.0009, 0)
+    given = [d.ints(list(size)), weights, x.number, bias]
+    options = {"strideH": stride, "strideW": stride, "padding": padding}
+    d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", **options)
+    assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
+
+
 @pytest.mark.parametrize(("align", "half"), [(False, False), (True, False), (False, True)])
 def test_pictures_of_16_bits_are_resized_as_by_litert(align, half, tmp_path):
     """TFLite-Micro has no kernel for them."""

@@ -730,3 +730,16 @@ def draw_compared(seed: int, path: Path) -> tuple[Path, list[str]]:
         d.operator(curve, [wide.number], [out.number])
         wide = out
     return d.write(path), d.kinds
+
+
+def draw_enlarged(seed: int, path: Path) -> tuple[Path, list[str]]:
+    """Writes a graph that makes images of 16 bits larger; TFLite-Micro has no kernel for the second operator."""
+    d = Drawer(np.random.default_rng(seed))
+    x, out = d.input((1, 5, 4, 6), "int16", 0.0004, 0), d.new((1, 10, 8, 7), "int16", 0.0009, 0)
+    weights = d.tensor((7, 2, 2, 6), "int8", 0.006, 0, d.rng.integers(-127, 128, (7, 2, 2, 6)))
+    bias = d.tensor((7,), "int64", 0.0004 * 0.006, 0, d.rng.integers(-(2**20), 2**20, 7))
+    given, options = [d.ints([1, 10, 8, 7]), weights, x.number, bias], {"strideH": 2, "strideW": 2, "padding": 1}
+    d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", **options)
+    large, options = d.like(out, (1, 13, 9, 7)), {"alignCorners": False, "halfPixelCenters": True}
+    d.operator("RESIZE_BILINEAR", [out.number, d.ints([13, 9])], [large.number], "ResizeBilinearOptions", **options)
+    return d.write(path), d.kinds

@@ -14,6 +14,7 @@ from anynpu.lowering.quantise import quantised
 from anynpu.lowering.slopes import without_slopes
 from anynpu.lowering.steep import in_pieces
 from anynpu.lowering.straight import straightened
+from anynpu.lowering.swish import swishes_as_products
 from anynpu.lowering.tables import collected, tabled
 from anynpu.lowering.whole import without_casts
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
@@ -42,6 +43,8 @@ def integer_graph(
     if plan.activations == "int8":
         kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
         graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
+    else:
+        graph, ranges = swishes_as_products(graph, ranges, around(graph, plan.float_tensors))
     graph, ranges = divided(graph, ranges)
     if plan.activations == "int8":
         graph, ranges = comparable(graph, ranges)

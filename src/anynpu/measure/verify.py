@@ -30,6 +30,7 @@ from anynpu.records.calibration import Calibration
 from anynpu.records.shared import Fidelity
 from anynpu.runtime.abilities import MeasuresArena, NamesHost
 from anynpu.runtime.base import Session, choose, run_real, sessions_for
+from anynpu.runtime.tflite_filled import FilledSession
 from anynpu.runtime.versions import versions_of
 from anynpu.schema import from_dict, read_json, to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
@@ -71,19 +72,19 @@ def _taught(
     if not oracle:
         return own, []
     source = Artifact.open(Path(oracle))
-    teacher, *others = sessions_for(source.manifest.format)
-    if reason := teacher.missing():
+    kind = sessions_for(source.manifest.format)[0]
+    if reason := kind.missing():
         return own, [f"not compared bit by bit: {reason}"]
     notes = []
     try:
-        known = known_answers(teacher(source), samples, truth)
+        teacher: Any = kind(source)
+        known = known_answers(teacher, samples, truth)
     except (ModelRefused, DeviceError) as refusal:
-        # Its kernels are fewer: the next runtime, which has the same integers where both have one, may run the model.
-        able = next((each for each in others if not each.missing()), None)
-        if able is None:
+        if FilledSession.missing():
             raise
-        notes = [f"{teacher.what} does not run this model: {refusal.message}"]
-        teacher, known = able, known_answers(able(source), samples, truth)
+        notes = [f"{kind.what} does not run this model: {refusal.message}"]
+        teacher = FilledSession(source)
+        known = known_answers(teacher, samples, truth)
     _require_same(known, session, teacher.what)
     return known, [f"bit-exact with {teacher.what} on {len(samples)} samples", *notes]
 

@@ -37,8 +37,8 @@ class HalvesSession:
         self._kept = sorted(computed & {*read, *self._given})
         self._last = [index for index in self._given if index not in computed]
         head, tail = graph.operators[:begin], graph.operators[begin:]
-        self._head = open_interpreter(_part(model, head, self._fed, self._kept), REFERENCE)
-        self._tail = open_micro(_part(model, tail, self._crossing, self._last)) if self._last else None
+        self._head = open_interpreter(part_of(model, head, self._fed, self._kept), REFERENCE)
+        self._tail = open_micro(part_of(model, tail, self._crossing, self._last)) if self._last else None
         self.what = f"{LiteRtSession.what}, with TFLite-Micro for the last {len(tail)} operators,"
 
     @staticmethod
@@ -88,7 +88,7 @@ def tail_begin(model: Any) -> int:
     return begin
 
 
-def _part(model: Any, operators: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+def part_of(model: Any, operators: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
     """Returns a file with some of the operators; tensors keep their numbers."""
     own = with_own_buffers(model)
     graph = own.subgraphs[0]

@@ -53,7 +53,7 @@ class TflmSession:
             self._interpreter.invoke()
         except TFLITE_MICRO as error:
             raise DeviceError(
-                f"TFLite-Micro failed: {_reason(self._model, self._interpreter.invoke) or error}", call="invoke"
+                f"TFLite-Micro failed: {reason_of(self._model, self._interpreter.invoke) or error}", call="invoke"
             ) from error
         return {spec.name: self._interpreter.get_output(i).copy() for i, spec in enumerate(self.outputs)}
 
@@ -79,7 +79,7 @@ def open_micro(model: bytes, keeps_tensors: bool = False) -> Any:
         try:
             return opening()
         except TFLITE_MICRO as error:
-            reason = _reason(model, opening)
+            reason = reason_of(model, opening)
             arena *= 4
             if arena > ARENA_LIMIT or NO_KERNEL in reason:
                 raise ModelRefused(
@@ -87,7 +87,7 @@ def open_micro(model: bytes, keeps_tensors: bool = False) -> Any:
                 ) from error
 
 
-def _reason(model: bytes, action: Any) -> str:
+def reason_of(model: bytes, action: Any) -> str:
     """Returns the operator and layer at which an action fails, and what TFLite-Micro prints about it."""
     with contextlib.suppress(ToolMissing):
         graph = tflite_file.read_model(model)

@@ -403,6 +403,18 @@ def by_differences():
     return net(nodes, {"x": (1, 10, 24)}, constants)
 
 
+def test_a_hard_swish_of_16_bits_is_a_product(tmp_path):
+    """No runtime has a kernel; LiteRT, TFLite-Micro and the generated C have those of the product."""
+    model = one("HardSwish", (1, 6, 8, 9))
+    data = samples(model, scale=3.0)
+    content, truth = quantised(model, data, tmp_path, activations="int16"), by_onnx(model, data)
+    assert not float_operators(read_model(content)) and not findings(tmp_path / "integers.tflite")
+    assert decibels(truth, by_litert(content, data)) > 70
+    np.testing.assert_array_equal(by_tflm(content, data), by_litert(content, data))
+    kept = quantised(model, data, tmp_path, activations="int16", float_tensors="y")
+    assert "HARD_SWISH" in {operator.kind for operator in from_bytes(kept).operators}
+
+
 def test_a_vector_shorter_than_calibration_showed_has_length_one(tmp_path):
     nodes = [
         helper.make_node("ReduceL2", ["x", "axis"], ["length"]),

@@ -11,6 +11,7 @@ from anynpu.firmware.generator.convolution import CHANNEL_BYTES
 from anynpu.firmware.generator.fixedpoint import activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
+from anynpu.firmware.generator.types import C_TYPES, SUFFIX
 from anynpu.firmware.generator.windows import SAME, padding, window
 
 
@@ -51,7 +52,7 @@ def batch_matmul(graph: Graph, node: Node) -> Layer:
 def transpose_conv(graph: Graph, node: Node) -> Layer:
     """TRANSPOSE_CONV."""
     kernel, image, bias, out = graph.input(node, 1), graph.input(node, 2), graph.optional(node, 3), graph.output(node)
-    require(image.dtype == out.dtype == "int8", f"has no kernel for {image.dtype}")
+    require(image.dtype == out.dtype and image.dtype in ("int8", "int16"), f"has no kernel for {image.dtype}")
     require(kernel.constant and kernel.dtype == "int8", "takes constant int8 weights")
     require(not any(kernel.zero_point), "takes weights with zero point 0")
     require(bias is None or bias.constant, "takes a constant bias")
@@ -66,17 +67,23 @@ def transpose_conv(graph: Graph, node: Node) -> Layer:
         # The padding is that of the convolution which would lead back from the output.
         back = -(-out.shape[axis] // stride) if same else (out.shape[axis] + stride - kernel.shape[axis]) // stride
         places[pad] = padding(same, out.shape[axis], kernel.shape[axis], stride, 1, back)
+    wide, ctype = image.dtype == "int16", C_TYPES[image.dtype]
+    packed, size = ("anynpu_wide_channel", 16) if wide else ("anynpu_channel", CHANNEL_BYTES)
     params: dict[str, Value] = {
         "window": places,
         "weights": Constant("weights", "int8_t", values(kernel).reshape(-1)),
-        "channels": Constant("channels", "anynpu_channel", np.array(rows, np.int64), CHANNEL_BYTES),
-        "in_zero": zero_of(image),
-        "out_zero": zero_of(out),
+        "channels": Constant("channels", packed, np.array(rows, np.int64), size),
         "low": low,
         "high": high,
     }
-    arguments = (Tensor(node.inputs[2], "int8_t"), Tensor(node.outputs[0], "int8_t"))
-    return Layer(node, (Call("transpose_conv_s8", params, arguments),))
+    if wide:
+        require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
+        require(bias is None or bias.dtype == "int64", "takes 16-bit tensors with a bias of 64 bits")
+        require(all(shift < 8 for _, _, shift in rows), "has an output scale far below that of its input")
+    else:
+        params |= {"in_zero": zero_of(image), "out_zero": zero_of(out)}
+    arguments = (Tensor(node.inputs[2], ctype), Tensor(node.outputs[0], ctype))
+    return Layer(node, (Call(f"transpose_conv_{SUFFIX[image.dtype]}", params, arguments),))
 
 
 def _arg(graph: Graph, node: Node, sign: int) -> Layer:
