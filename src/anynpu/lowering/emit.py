@@ -42,7 +42,7 @@ def integer_graph(
     graph = sharpened(straightened(graph, ranges), ranges)
     if plan.activations == "int8":
         kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
-        graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
+        graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept, ranges)
     else:
         graph, ranges = swishes_as_products(graph, ranges, around(graph, plan.float_tensors))
     graph, ranges = divided(graph, ranges)

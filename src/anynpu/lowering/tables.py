@@ -7,6 +7,7 @@ GATHER reads the table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,17 @@ from anynpu.lowering.net import net_of
 from anynpu.lowering.options import Add, Cast, Gather
 from anynpu.lowering.ramps import ramped
 from anynpu.quantize.functions import leaves, sources
+from anynpu.quantize.ranges import Range
 
 
-def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Graph:
-    """Returns the graph with each run that has an operator of these kinds as one FUNCTION; wide ones stay."""
+def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str], ranges: Mapping[str, Range]) -> Graph:
+    """Returns the graph with each run that has an operator of these kinds, or divides by what can be zero in eight
+    bits, as one FUNCTION; wide ones stay."""
+
+    def alone(operator: Operator) -> bool:
+        divisor = ranges.get(operator.inputs[1]) if operator.kind == "DIV" else None
+        return operator.kind in kinds or (divisor is not None and divisor.min <= 0 <= divisor.max)
+
     net = net_of(graph)
     origins = sources(net, wide)
     operators: list[Operator] = []
@@ -34,7 +42,7 @@ def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Grap
                 arrays = {name: graph.constant(name) for name in each.inputs}
                 numbers |= {name: float(array.reshape(-1)[0]) for name, array in arrays.items() if array is not None}
                 needed |= {name for name, array in arrays.items() if array is None}
-        if len(run) > 1 and any(each.kind in kinds for each in run):
+        if len(run) > 1 and any(map(alone, run)):
             operators.append(Operator("FUNCTION", (source,), (result,), Function(tuple(run[::-1]), numbers, source)))
         else:
             operators.append(operator)

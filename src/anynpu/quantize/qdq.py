@@ -40,6 +40,7 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_pieces import QdqPieces
 from anynpu.quantize.qdq_record import described, quantizable
 from anynpu.quantize.ranges import Progress, Range, quantization_for
+from anynpu.quantize.rectifiers import Rectifiers, put_back
 from anynpu.quantize.repairs import rounded
 from anynpu.quantize.sightings import Calibrated, calibrated
 from anynpu.quantize.silu import merge_silu
@@ -249,7 +250,9 @@ def _quantized(
         },
     )
     with quantising():
+        rectifiers = Rectifiers.of(model)
         quantizer.quantize_model()
+        put_back(quantizer.model.model, rectifiers)
         quantizer.model.topological_sort()
     return without_leftovers(quantizer.model.model)
 

@@ -14,7 +14,7 @@ from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
-from anynpu.targets.flatbuffer import operators
+from anynpu.targets.flatbuffer import TfliteOperator, operators
 from anynpu.targets.quantising import MOVES, bare, emit, float_notes, keep_calibration, needs_samples, with_passes
 from anynpu.tensors import TensorSpec
 
@@ -251,7 +251,12 @@ def _ramps(path: Path, accelerator: str) -> bool:
     from anynpu.lowering.functions import ALWAYS
     from anynpu.targets.vela.constraints import family
 
-    return family(accelerator) != "EthosU85" and any(each.kind in ALWAYS for each in operators(path))
+    def divides(each: TfliteOperator) -> bool:
+        """Tells whether it divides by what is computed, which a table does where that can be zero."""
+        return each.kind == "DIV" and each.inputs[1] is not None and each.inputs[1].data is None
+
+    written = family(accelerator) != "EthosU85"
+    return written and any(each.kind in ALWAYS or divides(each) for each in operators(path))
 
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:

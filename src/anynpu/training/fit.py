@@ -90,8 +90,8 @@ def prepare_torch(macs: float) -> Any:
     torch = require_torch()
     torch.set_num_threads((os.cpu_count() or 1) if macs > MANY_MACS else 1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Memory that is overwritten anyway would be filled first.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    if hasattr(torch.utils, "deterministic"):  # torch 2.2: memory that is overwritten anyway would be filled first
+        torch.utils.deterministic.fill_uninitialized_memory = False
     return torch
 
 

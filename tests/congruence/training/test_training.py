@@ -22,7 +22,7 @@ from anynpu.store import Store
 from anynpu.targets.roundings import _holds, check_integers
 from anynpu.training import fit as fitting
 from anynpu.training.files import INTEGERS, RECORD
-from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples
+from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples, prepare_torch
 from anynpu.training.record import Epoch, read_integers, read_record
 from anynpu.training.scheme import Rounding, Scheme, WeightRounding, integers, reals
 from anynpu.training.student import Student, require_torch, rounded
@@ -540,3 +540,10 @@ def test_a_step_of_a_large_model_takes_fewer_samples():
     model = net()
     fit = Fit(Student(model, scheme()), lesson(model), Settings(), 4.4e9)
     assert fit.batch == 2 and fit.batch * fit.steps * fit.epochs * 4.4e9 * 3 <= fitting.MOST_MACS
+
+
+def test_training_starts_with_a_torch_that_fills_no_memory(monkeypatch):
+    """torch 2.1 has no `torch.utils.deterministic`."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.delattr(torch.utils, "deterministic")
+    assert prepare_torch(0) is torch

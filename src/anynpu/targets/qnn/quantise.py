@@ -21,6 +21,7 @@ from anynpu.quantize.onnx_net import OnnxForm, net_of
 from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.rectifiers import Rectifiers, put_back
 from anynpu.quantize.repairs import biases_corrected
 from anynpu.targets.data import dataset
 from anynpu.targets.qnn.options import ForProvider, QnnOptions
@@ -106,7 +107,9 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
             op_types_to_quantize=sorted(rules.op_types_to_quantize),
             extra_options=rules.extra_options,
         )
+        rectifiers = Rectifiers.of(model)
         quantizer.quantize_model()
+        put_back(quantizer.model.model, rectifiers)
         quantizer.model.topological_sort()
     return qdq.without_leftovers(quantizer.model.model)
 
