@@ -317,8 +317,12 @@ def names() -> list[str]:
 
 
 def settle(model: Any, data: dict[str, np.ndarray]) -> None:
-    """Lets batch norms see the data, so that the net is as alive as a trained one."""
+    """Lets batch norms see the data, and fills layers of zeros, so that the net is as alive as a trained one."""
     import torch
+
+    for layer in model.modules():  # a classifier that starts at zero gives zero for every input
+        if isinstance(layer, torch.nn.Linear) and not layer.weight.detach().any():
+            torch.nn.init.normal_(layer.weight, std=0.02)
 
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:

@@ -266,6 +266,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.reals import settled
+    from anynpu.lowering.wide_resizes import without_wide_resizes
+    from anynpu.lowering.write import to_bytes
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
     from anynpu.targets.data import dataset
@@ -295,6 +297,12 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         numbers = [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]
         real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
         turned = replace(turned, inputs={**turned.inputs, **real})
+    if options.wide_tensors or options.activations == "int16":
+        graph = from_bytes(floating.read_bytes())
+        products, options = without_wide_resizes(graph, options)
+        if products is not graph:
+            floating = Path(out).with_name("float.tflite")
+            floating.write_bytes(to_bytes(products))
     as_ramps = bool(options.written_for and _ramps(source.main, options.written_for))
     figures = quantize_file(
         floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed, as_ramps
