@@ -315,18 +315,15 @@ def nodes_by_family() -> dict[str, str]:
     return {name: (sentence or "").strip() for name, sentence in sorted(sentences.items())}
 
 
-def _limits(op: str) -> str:
-    """Returns what is written in other operators where another form of an operator is refused, or nothing."""
-    from anynpu.lowering.rewrite import REWRITES
-
-    return f" in this form or size; written in others: {REWRITES[op].__doc__}" if op in REWRITES else ""
-
-
 def _lowered(at: Lowering, node: Node, domain: str) -> str:
     """Lowers one node; returns why it cannot be done, or nothing."""
     if domain not in ("", "ai.onnx") or node.op not in RULES:
+        from anynpu.lowering.rewrite import REWRITES
+
         prefix = f"{domain}." if domain not in ("", "ai.onnx") else ""
-        return f"operator {prefix}{node.op} has no rule for TFLite{'' if prefix else _limits(node.op)}"
+        rule = REWRITES.get(node.op) if not prefix else None
+        limits = f" in this form or size; written in others: {rule.__doc__}" if rule else ""
+        return f"operator {prefix}{node.op} has no rule for TFLite{limits}"
     if node.op in _SAME_SHAPE:
         at.shapes.setdefault(node.output, at.shapes[node.inputs[0]])
         at.dtypes.setdefault(node.output, at.dtypes[node.inputs[0]])
