@@ -73,7 +73,7 @@ def real_numbers(graph: Graph) -> Mapping[str, Range]:
     limits = {name: _PLAIN for name in graph.inputs if graph.tensors[name].dtype == "int32"}
     for operator in graph.operators:
         result = operator.outputs[0]
-        whole = [name for name in operator.inputs if graph.tensors[name].dtype in _WHOLE]
+        whole = [name for name in operator.inputs if name and graph.tensors[name].dtype in _WHOLE]
         sides = [_limits(name, graph, limits) for name in whole]
         if graph.tensors[result].dtype not in _WHOLE or len(operator.outputs) > 1:
             continue

@@ -462,6 +462,14 @@ def test_real_numbers_that_are_cut_to_whole_ones_stay_as_they_are():
     assert [operator.kind for operator in in_reals(graph).operators] == ["CAST", "ADD", "CAST"]
 
 
+def test_a_layer_without_a_bias_is_no_whole_number():
+    """As TensorFlow's converter writes one: its last input is left out."""
+    graph = lower(one("MatMul", (1, 6), {"w": RNG.normal(size=(6, 4)).astype(np.float32)}))
+    bare = [replace(each, inputs=(*each.inputs[:2], "")) for each in graph.operators]
+    graph = replace(graph, operators=tuple(bare))
+    assert in_reals(graph) == graph
+
+
 def branches() -> onnx.ModelProto:
     """A choice by a comparison with a number, one by a comparison of two tensors, and what is 0.5 or more."""
     nodes = [
