@@ -421,7 +421,7 @@ FILES = (
     "- depthwise windows in steps above 3 were off the U55 (pitchnet)",
     "- a streaming denoiser (gtcrn), 4,400 operators when its recurrences are written out, took the C generator",
     "  minutes to lay out, became a file of 2 GB for Ethos-U and ended the build of all chips with an internal error.",
-    "  These are mended; its row is still that of the first try, as no whole build of it was finished again",
+    "  These are mended; so is what its last row says of cpu, transposed convolutions in groups",
     "- rectifiers with a slope for each channel had no 16 bits in C and on Ethos-U (w600k_mbf: 3 dB, 31.5 now)",
     "",
     "What stays: operators whose shapes depend on the data (NMS in ctc_decode and hip_yolo, a Loop in pmsh), faces",

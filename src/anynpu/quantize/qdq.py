@@ -283,6 +283,10 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[st
         zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[each.bits]}
         axes = {} if each.axis is None else {"axis": each.axis}
         forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in each.scale]
+    # The second axis of a grouped transposed convolution's weights has the channels of one group, the bias has all.
+    for node in model.graph.node:
+        if node.op_type == "ConvTranspose" and attribute(node, "group", 1) > 1 and node.input[1] in stored:
+            forms.setdefault(node.input[1], [{"quant_type": QuantType.QInt8, "symmetric": True}])
     # onnxruntime looks for types that need other operators in the first form alone.
     rare = [name for name, each in forms.items() if each[0].get("quant_type") in (QuantType.QInt16, QuantType.QInt4)]
     return {name: forms[name] for name in (*rare, *forms)}

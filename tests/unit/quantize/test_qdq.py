@@ -262,3 +262,19 @@ def test_the_opset_is_one_in_which_the_zero_point_alone_says_the_type(activation
     """From 21 on, ONNX Runtime refuses some models whose quantisation it moves itself."""
     quantised = write_qdq(network(25), data(), QuantPlan(activations))
     assert [entry.version for entry in quantised.opset_import if not entry.domain] == [stated]
+
+
+@pytest.mark.parametrize("plan", [QuantPlan(), QuantPlan(weights="per-tensor")])
+def test_a_grouped_transposed_convolution_has_one_scale(plan):
+    """Its weights have the channels of one group along their second axis, and its bias those of all."""
+    graph = helper.make_graph(
+        [helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], group=2)],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weight("w", 4, 3, 2, 2), weight("b", 6)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(made)
+    samples = Dataset({"x": RNG.normal(size=(32, 4, 8, 8)).astype(np.float32)}, None, "test")
+    assert sqnr(model, write_qdq(model, samples, plan), samples) > 30
