@@ -8,8 +8,9 @@
     │  └─ PassFailed       a pass of our own writer changed results
     ├─ DeviceError     6   a device or its driver refused (call, code, likely cause)
     ├─ AccuracyError   7   the result was executed and is not good enough
-    └─ IntegrityError  8   a file is not what it claims to be
-       └─ ModelRefused     a runtime has no kernels for a model; another one may run it
+    ├─ IntegrityError  8   a file is not what it claims to be
+    │  └─ ModelRefused     a runtime has no kernels for a model; another one may run it
+    └─ Defect         70   anynpu itself is at fault
 
 Every error carries one sentence for the user and, where there is one, a hint at what to do next.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -152,6 +154,21 @@ class IntegrityError(AnyNpuError):
 
 class ModelRefused(IntegrityError):
     """A runtime does not take a whole file; another runtime of the same format may."""
+
+
+class Defect(AnyNpuError):
+    """Something that anynpu did not expect."""
+
+    exit_status = 70
+
+    def __init__(self, error: Exception) -> None:
+        import traceback
+
+        hint = "this is a defect of anynpu; -v shows where, please report it"
+        super().__init__(f"internal error: {type(error).__name__}: {error}", hint)
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        self.last_lines = tuple(f"{Path(each.filename).name}:{each.lineno} in {each.name}" for each in frames)
+        self.__cause__ = error
 
 
 def first_line(error: BaseException) -> str:

@@ -118,6 +118,7 @@ ANYTHING_GOES = {
         "plugins",
         "cli.main",
         "pipeline.steps",
+        "pipeline.build",
         "capsules.workers",
         "testing",
         "apps",

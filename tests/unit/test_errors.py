@@ -20,6 +20,7 @@ STATUSES = {
     "AccuracyError": 7,
     "IntegrityError": 8,
     "ModelRefused": 8,
+    "Defect": 70,
 }
 SAMPLES = (
     errors.ConfigError("no such file", "look again"),
@@ -30,6 +31,7 @@ SAMPLES = (
     DeviceError("refused", "open", 5, "no driver", "load it"),
     AccuracyError("too bad", "sqnr_db", 3.5, 10.0, ["y: 3.5 dB"], "more data"),
     errors.IntegrityError("damaged"),
+    errors.Defect(KeyError("no such layer")),
 )
 
 

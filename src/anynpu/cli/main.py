@@ -23,7 +23,7 @@ from click.core import ParameterSource
 from anynpu import __version__
 from anynpu.cli.command import origin_of
 from anynpu.cli.terminal import drawn_on, drop, show_error, shown_streams
-from anynpu.errors import AnyNpuError, ConfigError, SuspectWarning, ToolFailed
+from anynpu.errors import AnyNpuError, ConfigError, Defect, SuspectWarning, ToolFailed
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -66,7 +66,6 @@ VERBS = {
 }
 BY_CHILDREN = ("build", "check", "demo")
 """Verbs that compute in child processes alone."""
-INTERNAL_ERROR = 70
 INTERRUPTED = 130
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -258,13 +257,7 @@ def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, UnicodeEncodeError) or (isinstance(error, ValueError) and "null byte" in str(error)):
         odd = repr(error.object)[:200] if isinstance(error, UnicodeEncodeError) else "a name with \\0 in it"
         return _tell(ConfigError(f"{odd}: no file can have such a name"), arguments)
-    defect = AnyNpuError(
-        f"internal error: {type(error).__name__}: {error}",
-        "this is a defect of anynpu; -v shows where, please report it",
-    )
-    defect.__cause__ = error
-    _tell(defect, arguments)
-    return INTERNAL_ERROR
+    return _tell(Defect(error), arguments)
 
 
 def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:

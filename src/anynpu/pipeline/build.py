@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError, AnyNpuError, Finding, PassFailed, ToolMissing, Unsupported
+from anynpu.errors import AccuracyError, AnyNpuError, Defect, Finding, PassFailed, ToolMissing, Unsupported
 from anynpu.measure import sources
 from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
@@ -72,7 +72,13 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
         if chip.name in broken:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
         else:
-            result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed, known))
+            try:
+                built = _build_chip(steps, chip, plans[chip.name], result, timed, known)
+            except (AnyNpuError, OSError, UnicodeError):  # a full disk, a name that no file can have: all chips need it
+                raise
+            except Exception as error:  # the others keep their results
+                built = ChipResult(chip.name, chip, error=Defect(error))
+            result.chips.append(built)
     result.notes = _notes(result, steps)
     name_classes(steps, result)
     result.timings = tuple(timed.stages)
@@ -237,6 +243,10 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
         return _attempt(steps, platform, tuple(again), result)
     except AnyNpuError as error:
         attempt.error = error
+    except (OSError, UnicodeError):
+        raise
+    except Exception as error:  # an attempt that fails so is one of several, as any other
+        attempt.error = Defect(error)
     return attempt
 
 
