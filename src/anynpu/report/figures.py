@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from anynpu.records.build import FLOAT_MODEL, ArtifactForm, ChipForm, DetailsForm, Receipt, StageTiming, Verification
@@ -95,6 +96,11 @@ def table_notes(chips: Sequence[ChipForm]) -> list[str]:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
     if bare := [chip.chip for chip in chips if _flash_without_code(chip)]:
         notes.append(f"flash is the model alone, without the code that runs it: {', '.join(bare)}")
+    in_float: dict[str, list[str]] = {}
+    for chip in chips:
+        if kinds := kinds_in_float(chip):
+            in_float.setdefault(kinds, []).append(chip.chip)
+    notes += [f"in floating point, {', '.join(names)}: {kinds}" for kinds, names in in_float.items()]
     notes += [line for chip in chips for line in by_gate_only(chip)]
     for chip in chips:
         if chip.status == "not executed":
@@ -113,6 +119,15 @@ def table_notes(chips: Sequence[ChipForm]) -> list[str]:
             for text, names in concerned.items()
         ],
     ]
+
+
+def kinds_in_float(chip: ChipForm) -> str:
+    """Returns how many operators of which kinds a quantised model leaves in floating point, the most frequent first."""
+    plans = [each.details.rest.get("quantisation") for each in chip.chain]
+    listed = [plan.get("float_operators") or () for plan in plans if isinstance(plan, Mapping)]
+    kinds = Counter(str(each["operator"]) for operators in listed for each in operators)
+    shown = [f"{number} {kind}" for kind, number in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))]
+    return ", ".join(shown[:SHOWN] + [f"{len(shown) - SHOWN} other kinds"] * (len(shown) > SHOWN))
 
 
 def _flash_without_code(chip: ChipForm) -> bool:

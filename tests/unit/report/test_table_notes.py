@@ -23,3 +23,11 @@ def test_flash_without_code_is_labelled() -> None:
     chips = [chip("tflm", 10), chip("cortex-m4", 20, **code), chip("riscv32", 20, **constants), chip("null", None)]
     assert [note for note in table_notes(chips) if note.startswith(NOTE)] == [f"{NOTE}tflm, riscv32"]
     assert not [note for note in table_notes(chips[1:2]) if NOTE in note]
+
+
+def test_what_stays_in_floating_point_is_counted() -> None:
+    kinds = ["LSTM", *["Softmax"] * 3, *"ABCDE"]
+    mixed = {"quantisation": {"float_operators": [{"operator": kind, "tensor": "y"} for kind in kinds]}}
+    chips = [chip("cpu", None, **mixed), chip("tflite", None, **mixed), chip("tflm", None, quantisation={})]
+    told = [note for note in table_notes(chips) if "floating point" in note]
+    assert told == ["in floating point, cpu, tflite: 3 Softmax, 1 A, 1 B, 1 C, 1 D, 2 other kinds"]
