@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, PassEffect
 from anynpu.errors import ConfigError, Finding, Unsupported
+from anynpu.foreign import ONNX, mapped
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
@@ -219,7 +220,9 @@ def _lowered(
     from anynpu.graph.quantised import has_pairs, refuse_integers, taken_apart
     from anynpu.lowering.lower import lower_by_passes
 
-    source, ranges = onnx.load(model), None
+    ranges = None
+    with mapped(ONNX, f"{model}: is not a whole ONNX file", hint="export the model again"):
+        source = onnx.load(model)
     refuse_integers(source)
     if has_pairs(source):
         source, ranges = taken_apart(source)
