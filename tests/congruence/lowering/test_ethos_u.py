@@ -214,7 +214,8 @@ def test_what_the_npu_has_stays(tmp_path):
 
 
 def test_a_larger_npu_keeps_more(tmp_path):
-    for model in (resize("linear", "half_pixel", 64, 64), conv(4, 4, [0, 0, 0, 0])):
+    whole = resize("nearest", "asymmetric", 24, 40)
+    for model in (resize("linear", "half_pixel", 64, 64), conv(4, 4, [0, 0, 0, 0]), whole):
         floating = tmp_path / "float.tflite"
         floating.write_bytes(to_bytes(lower(model)))
         assert for_npu(floating, "ethos-u85-256") is None
@@ -373,6 +374,8 @@ NEIGHBOURS = {
     "convolution of frames": (frames(), "ethos-u85-256"),
     "smallest channel": (smallest_channel(), "ethos-u55-256"),
     "transposed and joined": (transposed_and_joined(), "ethos-u85-256"),
+    "nearest, larger by parts": (resize("nearest", "asymmetric", 12, 11), "ethos-u85-256"),
+    "nearest, smaller": (resize("nearest", "asymmetric", 4, 5), "ethos-u85-256"),
 }
 
 

@@ -69,12 +69,13 @@ def table_behind_a_transpose(d: Drawer) -> None:
 
 
 def nearest_neighbour(d: Drawer) -> None:
-    x = d.input((1, 6, 8, 4), "int8", 0.05, 0)
-    out = d.like(x, (1, 6, 6, 4))
+    """Rows as an EfficientDet has them, from 3 to 5, and fewer columns."""
+    x = d.input((1, 3, 8, 4), "int8", 0.05, 0)
+    out = d.like(x, (1, 5, 6, 4))
     options = {"alignCorners": False, "halfPixelCenters": False}
     d.operator(
         "RESIZE_NEAREST_NEIGHBOR",
-        [x.number, d.ints([6, 6])],
+        [x.number, d.ints([5, 6])],
         [out.number],
         "ResizeNearestNeighborOptions",
         **options,
