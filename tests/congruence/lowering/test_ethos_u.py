@@ -389,6 +389,31 @@ def test_what_vela_gets_wrong_is_written_otherwise(model, chip, tmp_path):
     assert compare(result, chip, tmp_path, count=4).differing == 0
 
 
+def test_tables_of_one_chain_are_kept_apart(tmp_path):
+    """The root of a variance and the division by it: both chips compute the same from the same file."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["k"]),
+        helper.make_node("ReduceMean", ["k", "axes"], ["m"], keepdims=1),
+        helper.make_node("Sub", ["k", "m"], ["s"]),
+        helper.make_node("Mul", ["k", "k"], ["a"]),
+        helper.make_node("ReduceMean", ["a", "axes"], ["b"], keepdims=1),
+        helper.make_node("Mul", ["m", "m"], ["n"]),
+        helper.make_node("Sub", ["b", "n"], ["v"]),
+        helper.make_node("Sqrt", ["v"], ["c"]),
+        helper.make_node("Add", ["c", "tiny"], ["d"]),
+        helper.make_node("Div", ["s", "d"], ["y"]),
+    ]
+    weights = RNG.normal(0, 0.3, (6, 6, 1, 1)).astype(np.float32)
+    constants = {"axes": np.asarray([0, 2, 3]), "tiny": np.asarray(1e-9, np.float32), "w": weights}
+    model = net(nodes, {"x": IMAGE}, constants)
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(to_bytes(lower(model)))
+    floating.write_bytes(for_npu(floating, "ethos-u85-256") or floating.read_bytes())
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
+    small, large = (compare(result, f"ethos-{chip}-256", tmp_path, count=4).got[0] for chip in ("u55", "u85"))
+    assert np.array_equal(small, large)
+
+
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(8, 8, 1), (16, 16, 2), (7, 4, 3)])
 def test_patches_with_a_border_have_their_bias_once(kernel, stride, pad, tmp_path):
     """The U85 sums them up tap by tap, each with the bias in its stream."""

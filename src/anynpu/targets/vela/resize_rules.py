@@ -98,16 +98,10 @@ def samples_elsewhere(op: TfliteOperator) -> bool:
     centred = option(op, "alignCorners", False) or option(op, "halfPixelCenters", False)
     if op.kind != "RESIZE_NEAREST_NEIGHBOR" or centred:
         return False
-    pairs = zip(nhwc(ifms(op)[0])[1:3], nhwc(op.outputs[0])[1:3], strict=True)
-    return any(_by_corners(before, after) != _by_centres(before, after) for before, after in pairs)
-
-
-def _by_corners(before: int, after: int) -> list[int]:
-    """The pixels that TFLite takes along an axis: its places have 32 bits."""
-    places = np.arange(after, dtype=np.float32) * (np.float32(before) / np.float32(after))
-    return [min(int(place), before - 1) for place in places]
-
-
-def _by_centres(before: int, after: int) -> list[int]:
-    """The pixels that Vela takes along an axis."""
-    return [(2 * place + 1) * before // (2 * after) for place in range(after)]
+    for before, after in zip(nhwc(ifms(op)[0])[1:3], nhwc(op.outputs[0])[1:3], strict=True):
+        places = np.arange(after)
+        # TFLite's places have 32 bits
+        from_corners = (places.astype(np.float32) * (np.float32(before) / np.float32(after))).astype(np.int64)
+        if np.any(np.minimum(from_corners, before - 1) != (2 * places + 1) * before // (2 * after)):
+            return True
+    return False
