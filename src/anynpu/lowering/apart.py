@@ -5,7 +5,8 @@ straight from the tensor that a slice was cut from. Where it computes the result
 rows, the registers are then those of the larger tensor; and the pieces of a mirrored border, or of a minimum on the U55
 and U65, are laid where the shape behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that
 another reader of the tensor has, and takes what a slice steps over for an axis that broadcasts; on U85 it reads the
-half of a slice that a RESHAPE gives a fifth axis (docs/ethos-u.md has a row for each). The copy is the larger of a
+half of a slice that a RESHAPE gives a fifth axis, and loads both tables of 16 bits of a chain of element-wise operators
+to one place (docs/ethos-u.md has a row for each). The copy is the larger of a
 tensor and itself: exact in every type, on every runtime, and left in place by Vela.
 """
 
@@ -26,11 +27,16 @@ _PICTURE = 4
 _READ_UNCUT = ("REDUCE_MAX", "REDUCE_MIN", "SUM", "TRANSPOSE_CONV")
 """What reads the tensor that was not cut, on every chip."""
 _PAIRING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+_TABLED = ("RSQRT", "EXP", "LOG", "DIV")
+"""What is a table at 16 bits, or a product with one."""
+_CHAINED = (*_PAIRING, "ABS", "NEG", "LEAKY_RELU", "RESHAPE")
+"""What Vela may compute in one chain with its neighbours, without memory in between."""
 
 
 def apart(graph: Graph, family: str) -> Graph:
     """Returns the graph with a copy between the operators that one family of NPUs gets wrong as neighbours."""
     makers, tensors, operators = graph.makers(), dict(graph.tensors), list[Operator]()
+    meeting = _before_tables(graph) if family == "EthosU85" else frozenset[str]()
     for operator in graph.operators:
         inputs = list(operator.inputs)
         for place, name in enumerate(operator.inputs):
@@ -39,7 +45,8 @@ def apart(graph: Graph, family: str) -> Graph:
                 source = makers.get(source.inputs[0])
             mixed_up = source is not None and _mixed_up(source, operator, graph, family)
             spread = place == 0 and family != "EthosU85" and _spread_from_a_view(operator, graph, makers)
-            if tensors[name].dtype != "float32" or not (mixed_up or spread):
+            meets = source is not None and source.kind in _TABLED and operator.kind in _CHAINED and name in meeting
+            if tensors[name].dtype != "float32" or not (mixed_up or spread or meets):
                 continue
             copy = f"{name}/apart"
             if copy not in tensors:
@@ -90,3 +97,14 @@ def _spread_from_a_view(reader: Operator, graph: Graph, makers: Mapping[str, Ope
     first = reader.inputs[0]
     reshaped = first in makers and makers[first].kind == "RESHAPE"
     return reshaped or any(first in each.inputs for each in graph.operators if each.kind == "RESHAPE")
+
+
+def _before_tables(graph: Graph) -> frozenset[str]:
+    """Returns the tensors from which element-wise operators alone lead to what is a table at 16 bits."""
+    leading: set[str] = set()
+    for operator in reversed(graph.operators):
+        if operator.kind in _TABLED:
+            leading.add(operator.inputs[-1])  # a division has a table of what it divides by
+        if operator.kind in _CHAINED and not leading.isdisjoint(operator.outputs):
+            leading.update(operator.inputs)
+    return frozenset(leading)

@@ -45,6 +45,8 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
             wide |= _distance(operator, graph, makers)
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
+        if operator.kind == "MAXIMUM" and operator.inputs[0] == operator.inputs[1] and operator.inputs[0] in wide:
+            wide.add(operator.outputs[0])  # a copy
     # The sums that a normalisation reads, and those that they are sums of
     sums: set[str] = set()
     waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]

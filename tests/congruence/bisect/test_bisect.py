@@ -162,7 +162,7 @@ def test_artifacts_of_different_networks_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def defect(tmp_path_factory):
-    """A net with a RESIZE_NEAREST_NEIGHBOR that Vela 5.2.0 compiles to something else for the Ethos-U85, built."""
+    """A file with a RESIZE_NEAREST_NEIGHBOR that Vela 5.2.0 compiles to something else for the Ethos-U85."""
     pytest.importorskip("ethosu.vela", reason="pip install 'anynpu[build]'")
     pytest.importorskip("tflite_micro", reason="pip install 'anynpu[build]'")
     folder = tmp_path_factory.mktemp("defect")
@@ -174,13 +174,18 @@ def defect(tmp_path_factory):
     data = samples(3, 4, 10, 10)
     onnx.save(net.model(data), folder / "net.onnx")
     np.savez(folder / "data.npz", **data)
+    np.savez(folder / "last.npz", **{name: each.transpose(0, 2, 3, 1) for name, each in data.items()})
     return folder
 
 
 def test_a_defect_of_a_compiler_is_cut_out_and_compiled_alone(defect, cli):
-    chips = ["-t", "tflm,ethos-u85-256", "--data", "data.npz", "--min-sqnr", "-300", "-o", "out", "-q"]
-    done = cli("build", "-m", "net.onnx", *chips, cwd=defect)
-    assert done.returncode == 0, done.stderr
+    for model, data, chips, out in (
+        ("net.onnx", "data.npz", "tflite", "plain"),
+        ("plain/tflite/model.tflite", "last.npz", "tflm,ethos-u85-256", "out"),
+    ):
+        given = ["-t", chips, "--data", data, "--min-sqnr", "-300", "-o", out, "-q"]
+        done = cli("build", "-m", model, *given, cwd=defect)
+        assert done.returncode == 0, done.stderr
     words = ["bisect", "out/tflm", "out/ethos-u85-256", "--tolerance", "exact", "-o", "bundle", "-f", "json"]
     done = cli(*words, cwd=defect)
     assert done.returncode == 1, done.stderr

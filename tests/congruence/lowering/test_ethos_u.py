@@ -214,7 +214,8 @@ def test_what_the_npu_has_stays(tmp_path):
 
 
 def test_a_larger_npu_keeps_more(tmp_path):
-    for model in (resize("linear", "half_pixel", 64, 64), conv(4, 4, [0, 0, 0, 0])):
+    whole = resize("nearest", "asymmetric", 24, 40)
+    for model in (resize("linear", "half_pixel", 64, 64), conv(4, 4, [0, 0, 0, 0]), whole):
         floating = tmp_path / "float.tflite"
         floating.write_bytes(to_bytes(lower(model)))
         assert for_npu(floating, "ethos-u85-256") is None
@@ -373,6 +374,8 @@ NEIGHBOURS = {
     "convolution of frames": (frames(), "ethos-u85-256"),
     "smallest channel": (smallest_channel(), "ethos-u55-256"),
     "transposed and joined": (transposed_and_joined(), "ethos-u85-256"),
+    "nearest, larger by parts": (resize("nearest", "asymmetric", 12, 11), "ethos-u85-256"),
+    "nearest, smaller": (resize("nearest", "asymmetric", 4, 5), "ethos-u85-256"),
 }
 
 
@@ -384,6 +387,31 @@ def test_what_vela_gets_wrong_is_written_otherwise(model, chip, tmp_path):
     floating.write_bytes(for_npu(floating, chip) or floating.read_bytes())
     quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
     assert compare(result, chip, tmp_path, count=4).differing == 0
+
+
+def test_tables_of_one_chain_are_kept_apart(tmp_path):
+    """The root of a variance and the division by it: both chips compute the same from the same file."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["k"]),
+        helper.make_node("ReduceMean", ["k", "axes"], ["m"], keepdims=1),
+        helper.make_node("Sub", ["k", "m"], ["s"]),
+        helper.make_node("Mul", ["k", "k"], ["a"]),
+        helper.make_node("ReduceMean", ["a", "axes"], ["b"], keepdims=1),
+        helper.make_node("Mul", ["m", "m"], ["n"]),
+        helper.make_node("Sub", ["b", "n"], ["v"]),
+        helper.make_node("Sqrt", ["v"], ["c"]),
+        helper.make_node("Add", ["c", "tiny"], ["d"]),
+        helper.make_node("Div", ["s", "d"], ["y"]),
+    ]
+    weights = RNG.normal(0, 0.3, (6, 6, 1, 1)).astype(np.float32)
+    constants = {"axes": np.asarray([0, 2, 3]), "tiny": np.asarray(1e-9, np.float32), "w": weights}
+    model = net(nodes, {"x": IMAGE}, constants)
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(to_bytes(lower(model)))
+    floating.write_bytes(for_npu(floating, "ethos-u85-256") or floating.read_bytes())
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
+    small, large = (compare(result, f"ethos-{chip}-256", tmp_path, count=4).got[0] for chip in ("u55", "u85"))
+    assert np.array_equal(small, large)
 
 
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(8, 8, 1), (16, 16, 2), (7, 4, 3)])

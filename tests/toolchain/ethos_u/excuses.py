@@ -15,6 +15,7 @@ TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "
 LAYING = ("CONCATENATION", "PAD", "PADV2")
 READ_UNCUT = ("REDUCE_MAX", "REDUCE_MIN", "SUM", "TRANSPOSE_CONV")
 PAIRING = ("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+WIDE_TABLES = ("RSQRT", "EXP", "LOG")
 READ_BY_WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D", "SOFTMAX", "BATCH_MATMUL")
 
 
@@ -74,11 +75,26 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "of a slice that has five axes behind a RESHAPE only the first row is read"
     if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
+    if op.kind in WIDE_TABLES and source.dtype == "int16" and "u85" in chip and _behind_a_table(op, graph):
+        return "the table of the second operator of a chain is loaded over that of the first"
     if pads_outside_of_pictures(op):
         return "padding of channels and batches is left out"
     if op.kind in ("LOGISTIC", "TANH") and source.dtype == "int16" and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return _behind_the_end(op, graph, chip)
+
+
+def _behind_a_table(op: TfliteOperator, graph: tuple[TfliteOperator, ...]) -> bool:
+    """Returns whether element-wise operators alone lie between an operator and one with a table."""
+    makers = {made.name: o for o in graph for made in o.outputs}
+    waiting = [makers[t.name] for t in op.inputs if t and t.name in makers]
+    while waiting:
+        maker = waiting.pop()
+        if maker.kind in WIDE_TABLES:
+            return True
+        if maker.kind in PAIRING:
+            waiting += [makers[t.name] for t in maker.inputs if t and t.name in makers]
+    return False
 
 
 def _viewed(op: TfliteOperator, graph: tuple[TfliteOperator, ...]) -> bool:

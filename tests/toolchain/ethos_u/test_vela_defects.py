@@ -69,12 +69,13 @@ def table_behind_a_transpose(d: Drawer) -> None:
 
 
 def nearest_neighbour(d: Drawer) -> None:
-    x = d.input((1, 6, 8, 4), "int8", 0.05, 0)
-    out = d.like(x, (1, 6, 6, 4))
+    """Rows as an EfficientDet has them, from 3 to 5, and fewer columns."""
+    x = d.input((1, 3, 8, 4), "int8", 0.05, 0)
+    out = d.like(x, (1, 5, 6, 4))
     options = {"alignCorners": False, "halfPixelCenters": False}
     d.operator(
         "RESIZE_NEAREST_NEIGHBOR",
-        [x.number, d.ints([6, 6])],
+        [x.number, d.ints([5, 6])],
         [out.number],
         "ResizeNearestNeighborOptions",
         **options,
@@ -449,3 +450,29 @@ def test_pow_and_prod_of_the_public_report_stay_on_the_cpu(chip, tmp_path):
     inputs = [np.arange(16, dtype=np.uint8).reshape(1, 1, 2, 8)]
     assert Twin(model).run_batch(inputs)[0].reshape(-1).tolist() == [*(n * n for n in range(16))]
     assert Twin(model).run_batch([value + 240 for value in inputs])[0].min() == 255
+
+
+def two_tables_of_16_bits(d: Drawer) -> None:
+    """Two inverse roots with a sum before each, as the division by a standard deviation has them."""
+    made, scale = d.input((1, 1, 1, 8), "int16", 3e-5, 0), 3e-5
+    for sum_scale, root_scale in ((6.3e-5, 1e-3), (2e-3, 1e-4)):
+        offset = d.tensor((), "int16", 1.1 * scale, 0, np.asarray(32767))
+        total, root = d.new(made.shape, "int16", sum_scale, 0), d.new(made.shape, "int16", root_scale, 0)
+        options = {"fusedActivationFunction": 0, "potScaleInt16": False}
+        d.operator("ADD", [made.number, offset], [total.number], "AddOptions", **options)
+        d.operator("RSQRT", [total.number], [root.number])
+        made, scale = root, root_scale
+
+
+def test_two_tables_of_one_chain_are_the_second_on_a_u85(tmp_path):
+    """TFLite-Micro has no tables there and is a step off both chips; the U55 loads each where it is read."""
+    d = drawer()
+    two_tables_of_16_bits(d)
+    model = d.write(tmp_path / "net.tflite")
+    small, large = (compare(model, f"ethos-{chip}-256", tmp_path) for chip in ("u55", "u85"))
+    assert small.worst <= 2 < large.worst
+    assert excuse(model, "ethos-u85-256") and not excuse(model, "ethos-u55-256")
+    (call,) = (call for call in large.model.calls if isinstance(call, NpuCall))
+    loads = [op.registers["DMA0_DST"] for op in call.stream.operations if op.kind == "dma"]
+    assert len(loads) == 2 and len(set(loads)) == 1
+    assert [op.kind for op in call.stream.operations] == ["dma", "dma", "elementwise", "elementwise"]

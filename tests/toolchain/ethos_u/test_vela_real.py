@@ -102,6 +102,18 @@ def test_int16_gelu_falls_to_the_cpu_with_velas_reason(tmp_path):
     assert any("on top" in note for note in made.notes)
 
 
+def test_a_resize_that_the_npu_has_otherwise_is_named(tmp_path):
+    def middle(b: Builder, x: int) -> int:
+        inputs = [x, b.constant("size", [20, 20])]
+        options = {"options": "ResizeNearestNeighborOptions", "halfPixelCenters": False, "alignCorners": False}
+        return b.operator("RESIZE_NEAREST_NEIGHBOR", inputs, [b.tensor("larger", [1, 20, 20, 8])], **options)
+
+    file = chain(middle, tmp_path / "m.tflite")
+    made = {chip: build(file, f"ethos-{chip}-256", tmp_path / chip, PERFORMANCE).manifest for chip in ("u55", "u85")}
+    assert any("other pixels" in note and ": larger;" in note for note in made["u85"].notes)
+    assert not any("other pixels" in note for note in made["u55"].notes)
+
+
 def test_a_float_model_is_refused_with_a_finding_per_kind(tmp_path):
     file = chain(lambda b, x: b.unary("RELU", x, "middle", SHAPE, "float32"), tmp_path / "m.tflite", "float32")
     with pytest.raises(Unsupported, match="integers only; this model is float32") as caught:

@@ -16,7 +16,7 @@ from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor
 from anynpu.targets.memory_fit import require_fit
 from anynpu.targets.vela import Vela, command, fit, receipt
 from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions
-from anynpu.targets.vela.constraints import family
+from anynpu.targets.vela.constraints import family, miscompiled
 from anynpu.targets.vela.rules import RULES, key
 from anynpu.targets.vela.target import choose
 
@@ -224,3 +224,38 @@ class Pool:
 )
 def test_rules_hold_or_not(sentence, op, holds):
     assert RULES[key(sentence)](op) is holds
+
+
+class Corners:
+    alignCorners, halfPixelCenters = True, False
+
+
+class Centres:
+    alignCorners, halfPixelCenters = False, True
+
+
+class Neither:
+    alignCorners, halfPixelCenters = False, False
+
+
+def nearest(before, after, options):
+    made = operator(0, "RESIZE_NEAREST_NEIGHBOR", "r", (tensor(shape=(1, *before, 4)),), shape=(1, *after, 4))
+    return dataclasses.replace(made, options=options)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options", "elsewhere"),
+    [
+        ((3, 3), (5, 5), Neither, True),
+        ((3, 4), (6, 5), Neither, True),
+        ((6, 6), (3, 3), Neither, True),
+        ((20, 20), (40, 60), Neither, False),
+        ((1, 1), (5, 7), Neither, False),
+        ((3, 3), (5, 5), Centres, False),
+        ((3, 3), (5, 5), Corners, False),
+    ],
+)
+def test_a_u85_takes_other_pixels_than_tflite(before, after, options, elsewhere):
+    model = (nearest(before, after, options),)
+    assert bool(miscompiled(model, "ethos-u85-256")) is elsewhere
+    assert not miscompiled(model, "ethos-u55-256")

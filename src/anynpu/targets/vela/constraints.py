@@ -58,7 +58,7 @@ def refused(model: Sequence[TfliteOperator], accelerator: str) -> tuple[Finding,
 
 
 def unresized(model: Sequence[TfliteOperator], accelerator: str) -> frozenset[str]:
-    """Returns the results of the resizes that the NPU does not have, whatever type of numbers they resize."""
+    """Returns the results of the resizes that the NPU does not have, or not as TFLite has them, in whatever type."""
     sentences = table(family(accelerator))
     names = set()
     for op in model:
@@ -66,4 +66,11 @@ def unresized(model: Sequence[TfliteOperator], accelerator: str) -> frozenset[st
         own = [rule for rule in rules if rule is not None and rule.__module__ == resize_rules.__name__]
         if op.kind.startswith("RESIZE_") and not all(rule(op) for rule in own):
             names.add(op.outputs[0].name)
-    return frozenset(names)
+    return frozenset(names) | {op.outputs[0].name for op in miscompiled(model, accelerator)}
+
+
+def miscompiled(model: Sequence[TfliteOperator], accelerator: str) -> tuple[TfliteOperator, ...]:
+    """Returns the operators that the NPU computes, but not as TFLite does."""
+    if family(accelerator) != "EthosU85":
+        return ()
+    return tuple(op for op in model if resize_rules.samples_elsewhere(op))

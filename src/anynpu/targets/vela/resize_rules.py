@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from anynpu.targets.flatbuffer import TfliteOperator
 from anynpu.targets.vela.rules import ifms, nhwc, option, rule
 
@@ -85,3 +87,21 @@ def _largest_scale(op: TfliteOperator) -> bool:
 def _power_of_two(op: TfliteOperator) -> bool:
     """Scale-factor must be an integer power of two."""
     return _is_free(op) or all(f.denominator == 1 and f.numerator & (f.numerator - 1) == 0 for f in _factors(op))
+
+
+def samples_elsewhere(op: TfliteOperator) -> bool:
+    """Tells whether Vela 5.2.0 lets a U85 take other pixels than TFLite does, which is no rule of its table.
+
+    It counts the nearest pixel from the centres of pixels wherever corners are not aligned: the same when a picture
+    grows by whole factors.
+    """
+    centred = option(op, "alignCorners", False) or option(op, "halfPixelCenters", False)
+    if op.kind != "RESIZE_NEAREST_NEIGHBOR" or centred:
+        return False
+    for before, after in zip(nhwc(ifms(op)[0])[1:3], nhwc(op.outputs[0])[1:3], strict=True):
+        places = np.arange(after)
+        # TFLite's places have 32 bits
+        from_corners = (places.astype(np.float32) * (np.float32(before) / np.float32(after))).astype(np.int64)
+        if np.any(np.minimum(from_corners, before - 1) != (2 * places + 1) * before // (2 * after)):
+            return True
+    return False

@@ -12,7 +12,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import JsonObject
 from anynpu.targets.base import Work
-from anynpu.targets.flatbuffer import operators
+from anynpu.targets.flatbuffer import TfliteOperator, operators
 from anynpu.targets.memory_fit import require_fit
 from anynpu.targets.vela import fit
 from anynpu.targets.vela.command import Compiled, VelaFacts, VelaOptions, run
@@ -97,7 +97,10 @@ class Vela:
                 cycles=best.figures.cycles,
                 latency_ms=best.figures.latency_ms,
             ),
-            notes=_notes(len(receipt.elsewhere()), options, weights_in_sram),
+            notes=(
+                *_notes(len(receipt.elsewhere()), options, weights_in_sram),
+                *_resized_otherwise(before, facts.accelerator),
+            ),
             details=details,
         )
 
@@ -136,3 +139,12 @@ def _notes(on_cpu: int, options: VelaOptions, weights_in_sram: bool) -> tuple[st
     if options.force_symmetric_int_weights:
         notes.append("Vela was told to set the weights' zero points to 0: results may differ from the verified model")
     return tuple(notes)
+
+
+def _resized_otherwise(model: Sequence[TfliteOperator], accelerator: str) -> tuple[str, ...]:
+    """Returns the note on resizes that are compiled to something else."""
+    from anynpu.targets.vela.constraints import miscompiled
+
+    names = ", ".join(op.name for op in miscompiled(model, accelerator))
+    words = "on a U85 Vela takes other pixels than TFLite for a nearest resize without half pixel centres"
+    return (f"{words}: {names}; resize by whole factors, or with them",) if names else ()
