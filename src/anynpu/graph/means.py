@@ -1,6 +1,7 @@
 """Means and variances that exporters write by way of sums: small differences of large numbers, which integers lose.
 
-flax and others write the variance as the mean of squares less the square of the mean, each a sum over a number.
+flax and others write the variance as the mean of squares less the square of the mean, each a sum over a number. What
+comes as a `.tflite` file has the same done by `lowering/squares.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ rows, the registers are then those of the larger tensor; and the pieces of a mir
 and U65, are laid where the shape behind a RESHAPE has them. On U55 and U65 it spreads an operand in the shape that
 another reader of the tensor has, and takes what a slice steps over for an axis that broadcasts; on U85 it reads the
 half of a slice that a RESHAPE gives a fifth axis, and loads both tables of 16 bits of a chain of element-wise operators
-to one place (docs/ethos-u.md has a row for each). The copy is the larger of a
-tensor and itself: exact in every type, on every runtime, and left in place by Vela.
+to one place (docs/ethos-u.md has a row for each). The copy is the larger of a tensor and itself: exact in every type,
+on every runtime, and left in place by Vela.
 """
 
 from __future__ import annotations

@@ -315,8 +315,7 @@ def nodes_by_family() -> dict[str, str]:
 
 def _lowered(at: Lowering, node: Node, domain: str) -> str:
     """Lowers one node; returns why it cannot be done, or nothing."""
-    if domain not in ("", "ai.onnx") or node.op not in RULES:
-        foreign = domain not in ("", "ai.onnx")
+    if (foreign := domain not in ("", "ai.onnx")) or node.op not in RULES:
         if not foreign and (sentence := nodes_by_family().get(node.op)):
             return f"{node.op} has no TFLite form with these settings; what can be lowered: {sentence.rstrip('.')}"
         return f"operator {f'{domain}.' if foreign else ''}{node.op} has no rule for TFLite"
