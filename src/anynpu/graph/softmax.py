@@ -17,7 +17,7 @@ from anynpu.graph.passes import Pass
 
 # What may stand between a sum and who reads it: its values stay, and their order.
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Expand", "Identity")
-_ANY_AXIS = 13
+BY_AXIS = 13
 """The opset from which Softmax is over its axis alone, and not over all behind it."""
 
 
@@ -28,7 +28,7 @@ def with_softmax(model: ModelProto) -> tuple[ModelProto, int]:
     nodes, changed = list[NodeProto](), 0
     for node in model.graph.node:
         match = _scores(node, makers, known) if node.domain in STANDARD else None
-        if match is None or (opset < _ANY_AXIS and match[1] != len(known.shapes[match[0]]) - 1):
+        if match is None or (opset < BY_AXIS and match[1] != len(known.shapes[match[0]]) - 1):
             nodes.append(node)
             continue
         kind = "LogSoftmax" if node.op_type == "Sub" else "Softmax"

@@ -16,6 +16,7 @@ from anynpu.graph.opset import converted, opset_of
 from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
 from anynpu.graph.simplify import without_empty_pieces
+from anynpu.graph.softmax import BY_AXIS
 from anynpu.lowering.lower import nodes_by_family
 from anynpu.lowering.recognise import recognised
 from anynpu.lowering.rewrite import rewritten
@@ -24,8 +25,8 @@ from anynpu.lowering.table import RULES
 # Older opsets state axes and limits as attributes, which the rules read too, but broadcast and round otherwise.
 _OLDEST = 11
 _TARGET = 18
-_SOFTMAXES, _BY_AXIS = ("Softmax", "LogSoftmax", "Hardmax"), 13
-"""Operators over all axes from one on, and the first opset in which they are over that one alone."""
+_SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
+"""Operators that old opsets have over all axes from one on."""
 _PARTS = ("rows/shape", "shape", "rows", "shares")
 # How deep functions are made of functions.
 _NESTED = 4
@@ -82,7 +83,7 @@ def _recognised(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
 
 def _is_old_softmax(model: onnx.ModelProto) -> str:
     kinds = any(node.op_type in _SOFTMAXES for node in model.graph.node)
-    return "" if kinds and opset_of(model) < _BY_AXIS else "it has none of an old opset"
+    return "" if kinds and opset_of(model) < BY_AXIS else "it has none of an old opset"
 
 
 def _along_rows(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
