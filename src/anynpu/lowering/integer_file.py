@@ -87,8 +87,8 @@ def quantize_file(
     that read none. What is `fixed` holds. The figures name operators that stay in floating point, and the factors of
     channels that were equalised, by the tensor of the float file. `calibration` is what the samples say of ranges.
     """
-    if plan.activations == "uint8":
-        raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
+    if plan.activations in ("uint8", "uint16"):
+        raise ConfigError(f"TFLite has no {plan.activations} activations", "its kernels are int8 or int16")
     original = float_path.read_bytes()
     model = shared_model(original, str(float_path))
     started = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from anynpu.pipeline.planner import Link
 from anynpu.quantize.plan import QuantPlan
@@ -97,12 +97,7 @@ FEWEST = {each.option: each for each in LADDER if isinstance(each, Fewest) and n
 
 def changed(links: Links, rung: Rung) -> Links | None:
     """Returns the chain with the settings of a repair; None where they change nothing."""
-    new = list(links)
-    for at, plan in enumerate(link.options for link in links):
-        if isinstance(plan, QuantPlan) and plan.activations != "float32":
-            known = {each.name for each in fields(plan)}
-            settings = {n: value for n, value in rung.settings.items() if n in known and getattr(plan, n) != value}
-            if settings:
-                repaired = replace(plan, **settings)  # type: ignore[arg-type]  # by their names
-                new[at] = replace(links[at], options=repaired)
-    return None if all(one is other for one, other in zip(new, links, strict=True)) else tuple(new)
+    plans = [link.options.changed(rung.settings) if isinstance(link.options, QuantPlan) else None for link in links]
+    if not any(plans):
+        return None
+    return tuple(link if plan is None else replace(link, options=plan) for link, plan in zip(links, plans, strict=True))

@@ -34,6 +34,8 @@ PER_LAYER = "per_layer.csv"
 CYCLES, MILLISECONDS = "cycles (Vela estimate)", "ms (measured, onnxruntime profile)"
 INSTRUCTIONS = "instructions (expected, a count and not time)"
 _ONNX, _TFLITE = ("onnx", "onnx-ort"), ("tflite", "tflite-float")
+BESIDE = "quantised"
+"""What a manifest calls the quantised ONNX model that lies next to a vendor's file."""
 _NAMED = 5
 """How many tensors a note names before it counts the rest."""
 
@@ -54,7 +56,17 @@ def drawable(chain: Sequence[Artifact]) -> Artifact | None:
     """Returns the last artifact of a chain whose nodes can be read, or None; nothing computes on the null device."""
     if chain[-1].manifest.format == "null":
         return None
-    return next((a for a in reversed(chain) if a.manifest.format in (*_ONNX, *_TFLITE)), None)
+    return next((a for a in reversed(chain) if readable(a) is not None), None)
+
+
+def readable(artifact: Artifact) -> Artifact | None:
+    """Returns an artifact with nodes that can be read: itself, or the quantised ONNX model next to what a vendor's
+    compiler made of it; None where there is neither."""
+    manifest = artifact.manifest
+    if manifest.format in (*_ONNX, *_TFLITE):
+        return artifact
+    beside = manifest.details.get(BESIDE)
+    return replace(artifact, manifest=replace(manifest, format="onnx-ort", main=beside)) if beside else None
 
 
 def float_twin(chain: Sequence[Artifact]) -> Artifact | None:
@@ -80,10 +92,14 @@ def inspect(candidate: str, reference: str, floating: str, data: str, inner: str
 
     The float model's tensors for the first samples are written to the file `inner`: streams are compared with them.
     """
-    subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
+    compiled, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     twin = Artifact.open(Path(floating)) if floating else None
+    subject = readable(compiled)
+    assert subject is not None  # `drawable` chose it
     view = onnx_view(subject, truth) if subject.manifest.format in _ONNX else tflite_view(subject, twin)
     notes = list(view.notes)
+    if subject is not compiled:
+        notes.append(f"these are the nodes of the quantised model that {compiled.manifest.format} was compiled from")
     everything = read_samples(Path(data))
     macs = sum(node.macs or 0 for node in view.outline.nodes)
     samples = everything.first(sample_count(len(everything), macs, subject.main.stat().st_size))
@@ -95,14 +111,14 @@ def inspect(candidate: str, reference: str, floating: str, data: str, inner: str
         errors = _tried(notes, "error per layer", lambda: _errors(view, truth, samples, notes))
         if view.twin is not None and errors:
             keep_inner(view.reference(), view.matches, samples, truth, Path(inner))
-        if subject.manifest.format == "onnx-ort":
+        if compiled.manifest.format == "onnx-ort":
             times = _tried(notes, "time per layer", lambda: _times(view.outline, subject, samples, notes))
     tensors = {name: _tensor(tensor, errors.get(name)) for name, tensor in view.outline.tensors.items()}
     result = GraphForm(
         nodes=tuple(_node(node, tensors, times.get(node.name)) for node in view.outline.nodes),
         time_unit=MILLISECONDS if times else None,
         tensors=tensors,
-        of=subject.manifest.format,
+        of=compiled.manifest.format,
         samples=len(samples) if errors else 0,
         notes=tuple(notes),
     )

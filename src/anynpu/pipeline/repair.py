@@ -230,7 +230,9 @@ class _Repairs:
     def change(self, rung: Rung) -> bool:
         """Tries settings of the plan; tells whether the gate holds with them."""
         links = changed(self.best.links, rung)
-        repair = Repair(repair=rung.repair, options=rung.options)
+        _, plan = quantiser(links or self.best.links)
+        settings = {name: getattr(plan, name, value) for name, value in rung.settings.items()}  # as this chip has them
+        repair = Repair(repair=rung.repair, options=replace(rung, settings=settings).options)
         unasked = rung.slow and not self.bounds.asked
         if links is None or unasked or self._skipped(repair, rung.settings, rung.slow):
             return False

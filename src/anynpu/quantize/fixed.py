@@ -59,6 +59,8 @@ class Fixed:
 
 
 NOTHING = Fixed()
+COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn"}
+"""Who writes the quantisation of each emitter."""
 FOLLOWING: tuple[Origin, ...] = ("kernel", "tied", "bias", "constant")
 """What nobody chooses: it follows from other tensors, or from the kernels."""
 
@@ -118,7 +120,7 @@ class Stated:
         """Returns the plan with the types that the file states; `automatic` are the types of a build without it."""
         types = {name: form.dtype for name, form in self.quantisation.tensors.items() if form.dtype}
         changed = {name: dtype for name, dtype in types.items() if name in automatic and automatic[name] != dtype}
-        wide = [name for name, dtype in changed.items() if dtype == "int16" and plan.bits == 8]
+        wide = [name for name, dtype in changed.items() if dtype == plan.wide and plan.bits == 8]
         floating = [name for name, dtype in changed.items() if dtype == "float32"]
         return replace(
             plan,
@@ -168,10 +170,9 @@ def read_stated(path: Path | None, emitter: Emitter) -> Stated | None:
     stated = Stated(path, schema.from_dict(Quantisation, _listed(schema.read_json(path)), str(path)))
     other = stated.quantisation.emitter
     if other not in (None, emitter):
-        own = {"qdq": "cpu", "tflite": "tflite"}
         raise ConfigError(
             f"{path}: is the quantisation of a {other} file, and its names are not those of a {emitter} file",
-            f"-O {own[other]}.quantisation={path}",
+            f"-O {COMPILERS[other]}.quantisation={path}",
         )
     return stated
 

@@ -21,7 +21,7 @@ def with_room(net: Net, ranges: Mapping[str, Range], plan: QuantPlan) -> dict[st
         while (maker := net.makers.get(handed_on[-1])) is not None and maker.moves:
             handed_on.append(maker.moves)
         for name in handed_on:
-            if name in ranges and plan.stored_type(name) == "int16":
+            if name in ranges and plan.stored_type(name) in ("int16", "uint16"):
                 limits = ranges[name]
                 roomy[name] = Range(SPARE * min(limits.min, 0.0), SPARE * max(limits.max, 0.0))
     return roomy

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from anynpu.errors import ConfigError
 from anynpu.schema import JsonObject, near, option, to_dict
@@ -13,7 +13,7 @@ from anynpu.schema import JsonObject, near, option, to_dict
 METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
 METHOD_HELP = f"how ranges are found: {', '.join(METHODS[:-1])} or {METHODS[-1]}"
 
-Activations = Literal["int8", "uint8", "int16", "float32"]
+Activations = Literal["int8", "uint8", "int16", "uint16", "float32"]
 Weights = Literal["per-channel", "per-tensor"]
 Border = Literal["integer", "float"]
 Rounding = Literal["nearest", "fitted"]
@@ -29,6 +29,9 @@ class QuantPlan:
     `equalize` makes the channels between two layers equally loud first (TFLite, 8 bits, per-channel
     weights). Tensors are named as in the emitter's own float graph; one that is named twice is float.
     """
+
+    wide: ClassVar[Activations] = "int16"
+    """The type of wide tensors, and of all where sixteen bits are asked for."""
 
     activations: Activations = option(
         "int8",
@@ -61,7 +64,7 @@ class QuantPlan:
 
     @property
     def bits(self) -> int:
-        return {"int8": 8, "uint8": 8, "int16": 16, "float32": 32}[self.activations]
+        return {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "float32": 32}[self.activations]
 
     @property
     def symmetric(self) -> bool:
@@ -72,7 +75,7 @@ class QuantPlan:
         """Returns the type in which an activation is stored."""
         if tensor in self.float_tensors:
             return "float32"
-        return "int16" if tensor in self.wide_tensors and self.bits == 8 else self.activations
+        return self.wide if tensor in self.wide_tensors and self.bits == 8 else self.activations
 
     def check_tensors(self, known: Collection[str]) -> None:
         """Raises for a tensor that the plan names and the model does not have."""
@@ -81,6 +84,12 @@ class QuantPlan:
                 if name not in known:
                     hint = "tensors as `anynpu diagnose` names them for this chip"
                     raise ConfigError(f"{option_name}={name}: the model has no such tensor{near(name, known)}", hint)
+
+    def changed(self, settings: Mapping[str, Any]) -> Self | None:
+        """Returns the plan with the settings of a repair, None where they change nothing."""
+        known = {each.name for each in fields(self)}
+        new = {name: value for name, value in settings.items() if name in known and getattr(self, name) != value}
+        return replace(self, **new) if new and self.activations != "float32" else None
 
     def to_json(self) -> JsonObject:
         plain: JsonObject = to_dict(self, whole=True)

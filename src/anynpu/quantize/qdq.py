@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ from anynpu.quantize.silu import merge_silu
 from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
-from anynpu.records.quantisation import Quantisation
+from anynpu.records.quantisation import Emitter, Quantisation
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -56,6 +56,17 @@ _COMPUTED_WHOLE = ("RMSNormalization", "RotaryEmbedding")
 """Operators of later opsets that ONNX Runtime computes in floating point, with no rounding inside."""
 _PLAIN_OPSET = 20
 _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a runtime wants its pairs: what writes them for ranges, and which tensors it hands on without rounding."""
+
+    emitter: Emitter
+    emitted: Callable[
+        [onnx.ModelProto, Mapping[str, Range], QuantPlan, Fixed], tuple[onnx.ModelProto, tuple[PassEffect, ...]]
+    ]
+    unrounded: Callable[[onnx.GraphProto, QuantPlan], frozenset[str]]
 
 
 def write_qdq(
@@ -68,32 +79,49 @@ def write_qdq(
     effects: list[PassEffect] | None = None,
     keep: Callable[[Quantisation], None] | None = None,
 ) -> onnx.ModelProto:
-    """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges; `report` takes what the
-    samples say of them, `effects` what each pass did, `keep` the quantisation; what is `fixed` holds."""
+    """Returns the model with QuantizeLinear and DequantizeLinear pairs as ONNX Runtime computes them; the arguments are
+    those of `with_pairs`."""
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
-    stated, automatic = read_stated(plan.quantisation, "qdq"), Quantisation()
-    form = OnnxForm(prepared)
+    return with_pairs(prepared, data, plan, ONNX_RUNTIME, progress, report, fixed, effects, keep)
+
+
+def with_pairs(
+    model: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    dialect: Dialect,
+    progress: Progress | None = None,
+    report: Callable[[Calibration], None] | None = None,
+    fixed: Fixed = NOTHING,
+    effects: list[PassEffect] | None = None,
+    keep: Callable[[Quantisation], None] | None = None,
+) -> onnx.ModelProto:
+    """Returns a prepared model with pairs that carry our ranges; `report` takes what the samples say of them, `effects`
+    what each pass did, `keep` the quantisation; what is `fixed` holds."""
+    emitter = dialect.emitter
+    stated, automatic = read_stated(plan.quantisation, emitter), Quantisation()
+    form = OnnxForm(model)
     data = replace(data, padding=find_padding(form, data.inputs))
-    first = model_ranges(form, data, plan, plan.equalize and plan.bits == 8 and fixed.repaired, progress)
+    first = model_ranges(form, data, plan, plan.equalize and plan.bits == 8 and fixed.repaired, progress, dialect)
     form, done, observed, ranges = first.form, first.effects, first.observed, first.ranges
     plan.check_tensors(ranges)
     if stated is not None:
-        automatic = described(_emitted(form.model, ranges, plan, fixed)[0], ranges, {}, plan)
+        automatic = described(dialect.emitted(form.model, ranges, plan, fixed)[0], ranges, {}, plan, emitter)
         fixed = stated.over(fixed, form.net(), plan)
         plan = stated.planned(plan, {name: plan.stored_type(name) for name in ranges})
     ranges |= fixed.ranges
     if report is not None:
         report(calibration(observed, ranges, data))
     graph, names = form.model.graph, {node.output[0]: node.name for node in form.model.graph.node}
-    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+    unrounded = dialect.unrounded(graph, plan)
     corrected = fixed.repaired and plan.bias_correction
     exact = averages(form, data, plan, ranges, unrounded, first.sketch) if corrected else None
     if fixed.repaired:
         form, changes = rounded(form, data, plan, ranges, exact=exact)
         done = (*done, *changes)
-    quantised, changes = _emitted(form.model, ranges, plan, fixed)
+    quantised, changes = dialect.emitted(form.model, ranges, plan, fixed)
     if exact is not None:
 
         def pieces(chosen: Sequence[Place], samples: Iterable[dict[str, Array]]) -> QdqPieces:
@@ -102,12 +130,14 @@ def write_qdq(
         form, effect = measured(form, exact.targets, pieces, data, unrounded)
         done = (*done, *effect)
         if effect[-1].changed:
-            quantised, changes = _emitted(form.model, ranges, plan, fixed)
+            quantised, changes = dialect.emitted(form.model, ranges, plan, fixed)
     if effects is not None:
         effects += [*done, *changes]
     if keep is not None or stated is not None:
         behind = followers(form.net()) if plan.method == "auto" else ()
-        quantisation = described(quantised, ranges, {**dict.fromkeys(behind, "function"), **fixed.origins}, plan)
+        quantisation = described(
+            quantised, ranges, {**dict.fromkeys(behind, "function"), **fixed.origins}, plan, emitter
+        )
         if stated is not None:
             stated.check(quantisation, automatic)
         if keep is not None:
@@ -202,16 +232,27 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(copy, data_prop=True)
 
 
+def _unrounded(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
+    return whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+
+
+ONNX_RUNTIME = Dialect("qdq", _emitted, _unrounded)
+
+
 def model_ranges(
-    form: OnnxForm, data: Dataset, plan: QuantPlan, level: bool = False, progress: Progress | None = None
+    form: OnnxForm,
+    data: Dataset,
+    plan: QuantPlan,
+    level: bool = False,
+    progress: Progress | None = None,
+    dialect: Dialect = ONNX_RUNTIME,
 ) -> Calibrated[OnnxForm]:
     """Returns the model with the range of every floating-point activation over the data; `level` lets passes make its
     channels equally loud before."""
     # Between layers it gains nothing here, and loses as often: docs/quantize.md has the figures.
     first = calibrated(form, data, plan, level, between_layers=False, progress=progress)
     graph, net = first.form.model.graph, first.form.net()
-    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
-    ranges = kept_by_most(net, first.ranges, first.observed, plan, unrounded)
+    ranges = kept_by_most(net, first.ranges, first.observed, plan, dialect.unrounded(graph, plan))
     return replace(first, ranges=with_room(net, ranges, plan))
 
 
@@ -222,31 +263,24 @@ def _quantized(
     left_out: Collection[str],
     fixed: Fixed,
 ) -> onnx.ModelProto:
-    from onnxruntime.quantization import CalibrationMethod, QuantType
-    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-    # onnxruntime drops a rectifier and lets the lowest code clip instead, which is zero only where the range is not.
-    tops = {name: r.max if r.min or r.max else 1.0 for name, r in ranges.items()}
-    limits = {
-        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(tops[name], np.float32))
-        for name, r in ranges.items()
-    }
-    types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
+    types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16, "uint16": QuantType.QUInt16}
     quantizer = QDQQuantizer(
         model,
         per_channel=plan.weights == "per-channel",
         reduce_range=False,
         weight_qType=QuantType.QInt8,
         activation_qType=types[plan.activations],
-        tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
+        tensors_range=limits(ranges),
         nodes_to_quantize=[],
         nodes_to_exclude=sorted(left_out),
         op_types_to_quantize=quantizable(),
         extra_options={
             "ActivationSymmetric": plan.symmetric,
             "WeightSymmetric": True,
-            "TensorQuantOverrides": _overrides(model, plan, fixed),
+            "TensorQuantOverrides": stated_forms(model, plan, fixed, on_grids(model, plan, fixed)),
         },
     )
     with quantising():
@@ -257,12 +291,29 @@ def _quantized(
     return without_leftovers(quantizer.model.model)
 
 
-def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str, list[dict[str, Any]]]:
+def limits(ranges: Mapping[str, Range]) -> Any:
+    """Returns ranges as onnxruntime's quantiser takes them."""
+    from onnxruntime.quantization import CalibrationMethod
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+
+    # onnxruntime drops a rectifier and lets the lowest code clip instead, which is zero only where the range is not.
+    tops = {name: r.max if r.min or r.max else 1.0 for name, r in ranges.items()}
+    ends = {
+        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(tops[name], np.float32))
+        for name, r in ranges.items()
+    }
+    return TensorsData(CalibrationMethod.MinMax, ends)
+
+
+def stated_forms(
+    model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed, grids: Mapping[str, FixedWeights]
+) -> dict[str, list[dict[str, Any]]]:
     """Returns the forms that onnxruntime's quantiser is not to find itself: weights, fixed ranges, and activations of
-    sixteen bits in addition to those of eight. The weights of the model are those forms afterwards."""
+    sixteen bits in addition to those of eight."""
     from onnxruntime.quantization import QuantType
 
     kinds = {4: QuantType.QInt4, 8: QuantType.QInt8}
+    wide = QuantType.QInt16 if plan.wide == "int16" else QuantType.QUInt16
     stored = {tensor.name for tensor in model.graph.initializer}
     # onnxruntime's kernels take one scale for what stands first, such as the stored query of an attention pool.
     first = [node.input[0] for node in model.graph.node if node.op_type == "MatMul" and node.input[0] in stored]
@@ -275,11 +326,11 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[st
         if plan.stored_type(name) == plan.activations:
             forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
     for name in plan.wide_tensors if plan.bits == 8 else ():
-        forms[name] = [{"quant_type": QuantType.QInt16}]  # not symmetric: it drops rectifiers
+        forms[name] = [{"quant_type": wide}]  # not symmetric: it drops rectifiers
         if name in fixed.scales:
             scale, point = fixed.scales[name]
-            forms[name][0] |= {"scale": np.array(scale, np.float32), "zero_point": np.array(point, np.int16)}
-    for name, each in {**fixed.weights, **_on_grids(model, plan, fixed)}.items():
+            forms[name][0] |= {"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.wide)}
+    for name, each in {**fixed.weights, **grids}.items():
         zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[each.bits]}
         axes = {} if each.axis is None else {"axis": each.axis}
         forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in each.scale]
@@ -288,12 +339,15 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[st
         if node.op_type == "ConvTranspose" and attribute(node, "group", 1) > 1 and node.input[1] in stored:
             forms.setdefault(node.input[1], [{"quant_type": QuantType.QInt8, "symmetric": True}])
     # onnxruntime looks for types that need other operators in the first form alone.
-    rare = [name for name, each in forms.items() if each[0].get("quant_type") in (QuantType.QInt16, QuantType.QInt4)]
+    rare = [name for name, each in forms.items() if each[0].get("quant_type") in (wide, QuantType.QInt4)]
     return {name: forms[name] for name in (*rare, *forms)}
 
 
-def _on_grids(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str, FixedWeights]:
-    """Replaces the weights of layers by what their integers stand for, and returns their scales.
+def on_grids(
+    model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed, whole_products: bool = False
+) -> dict[str, FixedWeights]:
+    """Replaces the weights of layers by what their integers stand for, and returns their scales; with `whole_products`
+    the stored factor of a MatMul has one.
 
     onnxruntime's quantiser divides in single precision, and would round one weight in a thousand to another integer
     than the other emitter.
@@ -307,8 +361,9 @@ def _on_grids(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str
         tensor = stored[layer.weights]
         values, grid = onnx.numpy_helper.to_array(tensor), fixed.weights.get(layer.weights)
         if grid is None:
-            matrices = products and len(layer.shape) > 2  # ONNX Runtime multiplies several with one scale alone
-            axis = layer.output_axis if plan.weights == "per-channel" and not matrices else None
+            # ONNX Runtime multiplies several with one scale alone.
+            one_scale = products and (whole_products or len(layer.shape) > 2)
+            axis = layer.output_axis if plan.weights == "per-channel" and not one_scale else None
             bits = 8 if products else plan.weight_bits
             scales = symmetric_scales(values, axis, bits).astype(np.float32)
             grid = FixedWeights(bits, tuple(scales.tolist()), axis)

@@ -14,7 +14,7 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range, quantization_for
 from anynpu.quantize.silu import is_silu
 from anynpu.quantize.whole import BEFORE_OUTPUT
-from anynpu.records.quantisation import OperatorForm, Origin, Quantisation, TensorForm
+from anynpu.records.quantisation import Converted, Emitter, OperatorForm, Origin, Quantisation, TensorForm
 from anynpu.tensors import Quantization
 
 _BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
@@ -23,14 +23,21 @@ _FUSED = ("Relu", "Clip")
 
 
 def described(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], origins: Mapping[str, Origin], plan: QuantPlan
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    origins: Mapping[str, Origin],
+    plan: QuantPlan,
+    emitter: Emitter = "qdq",
 ) -> Quantisation:
     """Returns the quantisation that the pairs of a QDQ model hold; `origins` says where ranges come from that were not
     measured."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     made_by = {name: node for node in model.graph.node for name in node.output}
-    weights = {node.input[1] for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")}
+    weights = {
+        node.input[1] for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+    }
     tensors: dict[str, TensorForm] = {name: TensorForm(dtype="float32") for name in plan.float_tensors}
+    again: dict[str, tuple[TensorForm, onnx.NodeProto, onnx.NodeProto]] = {}
     for node in model.graph.node:
         if node.op_type not in _BORDER_OPERATORS or node.input[1] not in stored:
             continue
@@ -46,14 +53,18 @@ def described(
             origin: Origin = "weights" if node.output[0] in weights else "bias" if dtype == "int32" else "constant"
             tensors[node.input[0].removesuffix("_quantized")] = form_of(dtype, form, None, origin)
         elif node.op_type == "QuantizeLinear" and zero is not None:
-            name = node.input[0].removesuffix(BEFORE_OUTPUT)
-            dtype = _type_name(zero.data_type)
-            limits = ranges.get(name)
-            maker, origin = made_by.get(node.input[0]), origins.get(name, "measured")
+            maker = made_by.get(node.input[0])
+            first = made_by.get(maker.input[0]) if maker is not None and maker.op_type == "DequantizeLinear" else None
+            name = (first or node).input[0].removesuffix(BEFORE_OUTPUT)
+            dtype, limits, origin = _type_name(zero.data_type), ranges.get(name), origins.get(name, "measured")
             own = None if limits is None else quantization_for(limits, dtype, plan.symmetric)
             if own is None or own.zero_point != form.zero_point or not np.allclose(own.scale, form.scale, 1e-5, 0):
                 origin = "kernel" if maker is not None and maker.op_type in ("Softmax", "Sigmoid") else "tied"
-            tensors[name] = form_of(dtype, form, None if origin in ("kernel", "tied") else limits, origin)
+            held = form_of(dtype, form, None if origin in ("kernel", "tied") else limits, origin)
+            if first is None:
+                tensors[name] = held
+            else:
+                again[name] = held, first, node
     left = {each["tensor"] for each in float_operators(model)}
     operators = {
         node.output[0]: OperatorForm(
@@ -62,7 +73,36 @@ def described(
         for node in model.graph.node
         if node.op_type not in (*_BORDER_OPERATORS, "Constant")
     }
-    return Quantisation(emitter="qdq", tensors=tensors, operators=operators)
+    converted = conversions(model, tensors, again)
+    return Quantisation(emitter=emitter, tensors=tensors, operators=operators, converted=converted)
+
+
+def conversions(
+    model: onnx.ModelProto,
+    tensors: dict[str, TensorForm],
+    again: Mapping[str, tuple[TensorForm, onnx.NodeProto, onnx.NodeProto]],
+) -> tuple[Converted, ...]:
+    """Returns what operators read or give in another form than it is stored in.
+
+    `again` are the tensors that are quantised twice: the second form, and both nodes. What is wide only while an
+    operator computes is stored in its narrow form: `tensors` has it so afterwards.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+
+    def reading(quantise: onnx.NodeProto) -> list[str]:
+        behind = [each for pair in readers[quantise.output[0]] for each in readers.get(pair.output[0], ())]
+        return sorted({each.output[0] for each in behind if each.op_type != "QuantizeLinear"})
+
+    converted = []
+    for name, (form, once, twice) in again.items():
+        places = reading(twice)
+        if tensors[name].dtype in ("int16", "uint16"):
+            tensors[name], form, places = form, tensors[name], [name, *reading(once)]
+        converted += [Converted(operator=place, tensor=name, form=form) for place in places]
+    return tuple(converted)
 
 
 def _type_name(kind: int) -> str:

@@ -29,8 +29,9 @@ class Rectifiers:
         return Rectifiers({node.output[0]: node for node in nodes}, bounds)
 
 
-def put_back(quantised: ModelProto, rectifiers: Rectifiers) -> None:
-    """Puts rectifiers back where the integers of the quantised form reach beyond them.
+def put_back(quantised: ModelProto, rectifiers: Rectifiers, paired: bool = False) -> None:
+    """Puts rectifiers back where the integers of the quantised form reach beyond them; with `paired` what they read is
+    rounded to the same integers, for chips that take no operator without a pair before it.
 
     They do where a scale and zero point are stated, and where the bounds of a Clip are computed.
     """
@@ -49,6 +50,14 @@ def put_back(quantised: ModelProto, rectifiers: Rectifiers) -> None:
         maker.output[list(maker.output).index(name)] = again.input[0]
         present = {tensor.name for tensor in graph.initializer}
         graph.initializer.extend(stored[each] for each in again.input[1:] if each in stored and each not in present)
+        if paired:
+            before = deepcopy(quantise)
+            before.name, before.input[0], before.output[0] = f"{name}/rounds", again.input[0], f"{name}/rounded"
+            after = deepcopy(before)
+            after.op_type, after.name = "DequantizeLinear", f"{name}/reads"
+            after.input[0], after.output[0] = before.output[0], f"{name}/bounded"
+            again.input[0] = after.output[0]
+            graph.node.extend([before, after])
         graph.node.append(again)
 
 

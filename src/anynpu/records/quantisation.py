@@ -1,5 +1,5 @@
 """The quantisation of a model: how every tensor is stored and where that comes from, and what every operator computes
-in. Both emitters, QDQ ONNX and TFLite, write it, and take an edited one back."""
+in. Every emitter (QDQ ONNX, TFLite, QDQ for the Hexagon NPU) writes it, and takes an edited one back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anynpu.schema import about
 
 FILE = "quantisation.json"
 """The record next to a file that was quantised here."""
-Emitter = Literal["qdq", "tflite"]
+Emitter = Literal["qdq", "tflite", "qnn"]
 Origin = Literal["measured", "function", "kernel", "tied", "weights", "bias", "constant", "trained", "file", "stated"]
 ORIGINS: Mapping[Origin, str] = {
     "measured": "the range comes from the samples",

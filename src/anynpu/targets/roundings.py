@@ -182,7 +182,7 @@ def _qdq(compiled: Artifact) -> Compiled:
     import onnx
     from onnx import numpy_helper
 
-    graph = onnx.load(compiled.main).graph
+    graph = onnx.load(compiled.file(compiled.manifest.details.get("quantised", compiled.manifest.main))).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     types = {tensor.name: onnx.TensorProto.DataType.Name(tensor.data_type).lower() for tensor in graph.initializer}
     activations: dict[str, Rounding] = {}
@@ -237,6 +237,7 @@ def _rounding(dtype: str, form: Quantization, free: bool) -> Rounding:
 READERS: dict[str, Callable[[Artifact], Compiled]] = {
     "tflite": _tflite,
     "onnx-ort": _qdq,
+    "onnx-qnn": _qdq,
     "onnx-vitisai": _vitisai,
     "ai8x": _ai8x,
 }

@@ -63,7 +63,13 @@ def odd_net(*kinds: str) -> onnx.ModelProto:
 def test_a_device_gets_a_context_and_the_session_runs_it(tool, build, net):
     root = tool()
     made = build()
-    assert {f.path for f in made.manifest.files} == {"model_ctx.onnx", "model_ctx_qnn.bin", "model.onnx"}
+    assert {f.path for f in made.manifest.files} == {
+        "model_ctx.onnx",
+        "model_ctx_qnn.bin",
+        "model.onnx",
+        "quantisation.json",
+        "calibrated_ranges.json",
+    }
     assert made.manifest.main == "model_ctx.onnx"
     assert made.manifest.placement.share == 1.0
     assert {op.kind for op in made.manifest.placement.operators} >= {"Conv", "Gemm"}

@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.qdq import write_qdq
+from anynpu.quantize.qdq import prepare, with_pairs, write_qdq
+from anynpu.targets.qnn.options import QnnOptions
+from anynpu.targets.qnn.quantise import dialect
 
 DRAW = np.random.default_rng(0)
 DATA = {"x": DRAW.normal(size=(24, 4, 6, 6)).astype(np.float32)}
@@ -63,3 +65,15 @@ def test_a_rectifier_with_a_computed_bound_stays():
 def test_a_measured_range_leaves_it_to_the_rounding():
     quantised = write_qdq(net(RELU), Dataset(DATA, None, "test"), QuantPlan())
     assert "Relu" not in {node.op_type for node in quantised.graph.node}
+
+
+def test_with_pairs_everywhere_a_rectifier_reads_what_is_rounded():
+    """The HTP fails to compile a Clip whose input has no pair."""
+    bound = helper.make_node("ReduceMean", ["x"], ["m"], name="mean", keepdims=0)
+    model = net(bound, helper.make_node("Clip", ["c", "m", "two"], ["r"], name="clip"))
+    options = QnnOptions()
+    quantised = with_pairs(prepare(model), Dataset(DATA, None, "test"), options, dialect(options))
+    makers = {name: node for node in quantised.graph.node for name in node.output}
+    (clip,) = [node for node in quantised.graph.node if node.op_type == "Clip"]
+    assert makers[clip.input[0]].op_type == "DequantizeLinear"
+    assert decibels(model, quantised) > 30

@@ -18,7 +18,7 @@ from anynpu.measure.verify import REFERENCES, compared
 from anynpu.pipeline.diagnosis.causes import Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
-from anynpu.pipeline.layers import counting, onnx_view, tflite_view
+from anynpu.pipeline.layers import counting, onnx_view, readable, tflite_view
 from anynpu.quantize.followers import Follower
 from anynpu.records.diagnosis import BAD_DB, Cause, Diagnosis, TensorLoss
 from anynpu.runtime.base import choose, stored_inputs
@@ -97,8 +97,11 @@ def _inner_case(
     progress: Any,
 ) -> tuple[Case, int]:
     """Returns the figures of every inner tensor, and over how many samples they are."""
-    view = onnx_view(subject, truth) if subject.manifest.format in _ONNX else tflite_view(subject, twin)
-    floating = truth if subject.manifest.format in _ONNX else twin
+    shown = readable(subject)
+    assert shown is not None  # `drawable` chose it
+    from_onnx = shown.manifest.format in _ONNX
+    view = onnx_view(shown, truth) if from_onnx else tflite_view(shown, twin)
+    floating = truth if from_onnx else twin
     outputs = tuple(spec.name for spec in truth.manifest.outputs)
     if floating is None or not view.matches:
         notes.extend(view.notes)

@@ -22,6 +22,8 @@ from anynpu.targets.qnn.options import QnnOptions
 from anynpu.tensors import Array
 
 SAMPLES, MACS_BUDGET = 8, 1_000_000_000
+AS_FAR_DB = 3.0
+"""By how much the NPU may be farther from the float model than the CPU, where that is far from it too."""
 FILE = "model.onnx"
 
 
@@ -52,6 +54,8 @@ def agreement(
         return agreed
     against_float = ""
     if npu_db is not None and cpu_db is not None:
+        if cpu_db < wanted and npu_db > cpu_db - AS_FAR_DB:
+            return agreed  # quantisation lost it for both: the proof says whether that is too much
         against_float = f"; against the float model the HTP has {npu_db:.1f} dB and the CPU {cpu_db:.1f} dB"
         # Where the CPU is not closer to the float model either, quantisation is to blame after all.
         if cpu_db < wanted:

@@ -1,31 +1,35 @@
-"""QDQ ONNX as the QNN provider wants it: our ranges and bias correction, onnxruntime's quantiser with its QNN rules."""
+"""QDQ ONNX as the QNN provider wants it: our quantisation, written by onnxruntime's quantiser with its QNN rules."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import onnx
 
 from anynpu import tool
-from anynpu.artifact import Artifact, OperatorPlacement
+from anynpu.artifact import Artifact, OperatorPlacement, PassEffect
 from anynpu.foreign import quantising
 from anynpu.graph.cost import cost
+from anynpu.graph.fold import copied
 from anynpu.quantize import qdq
-from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.functions import followers
-from anynpu.quantize.onnx_net import OnnxForm, net_of
-from anynpu.quantize.padding import find_padding
+from anynpu.quantize.fixed import NOTHING, Fixed, keep_quantisation
+from anynpu.quantize.onnx_net import MOVES
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.qdq import Dialect
+from anynpu.quantize.ranges import Range
 from anynpu.quantize.rectifiers import Rectifiers, put_back
-from anynpu.quantize.repairs import biases_corrected
 from anynpu.targets.data import dataset
 from anynpu.targets.qnn.options import ForProvider, QnnOptions
 from anynpu.targets.qnn.prepare import QUANTISED, is_quantised, prepared
+from anynpu.targets.quantising import keep_calibration
+from anynpu.training.record import read_record
+
+Forms = dict[str, list[dict[str, Any]]]
+"""How onnxruntime's quantiser is told the forms of tensors."""
 
 
 def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
@@ -34,7 +38,8 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
 
     tool.hide_packages("torch")  # two seconds that onnxruntime's tools spend for nothing
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
-    source = read(Artifact.open(Path(model)).main)
+    imported = Artifact.open(Path(model))
+    source = read(imported.main)
     as_given = options.quantize == "none" or is_quantised(source)
     source = qdq.prepare(source) if as_given else prepared(source)
     # With Microsoft's pairs as ONNX's own: shapes are not known behind the others.
@@ -48,51 +53,54 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
         for node in source.graph.node
         if node.op_type not in QUANTISED and node.name in macs
     )
-    result = source if as_given else quantised(source, dataset(Path(data)), options, tool.report_progress)
+    effects: list[PassEffect] = []
+    result = source
+    if not as_given:
+        record = read_record(imported.path)
+        fixed = NOTHING if record is None else record.scheme.fixed(weights_of_file=False)
+        report, keep = partial(keep_calibration, result=Path(out)), partial(keep_quantisation, result=Path(out))
+        samples, progress = dataset(Path(data)), tool.report_progress
+        result = qdq.with_pairs(source, samples, options, dialect(options), progress, report, fixed, effects, keep)
     onnx.save(result, out)
-    return ForProvider(operators, as_given, _write_twin(source, out) if as_given else False)
+    return ForProvider(operators, as_given, _write_twin(source, out) if as_given else False, tuple(effects))
 
 
-def quantised(
-    model: onnx.ModelProto, data: Dataset, options: QnnOptions, progress: Progress | None = None
+def dialect(options: QnnOptions) -> Dialect:
+    """Returns how the HTP wants its pairs: every tensor is rounded, in the types that it takes."""
+
+    def emitted(
+        model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed
+    ) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
+        return _emitted(copied(model), ranges, plan, fixed, options.weight_type), ()
+
+    return Dialect("qnn", emitted, lambda graph, plan: frozenset())
+
+
+def _emitted(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed, weight_type: str
 ) -> onnx.ModelProto:
-    """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
-    whole = {value.name for value in model.graph.output}
-    form, behind = OnnxForm(model), followers(net_of(model.graph))
-    data = replace(data, padding=find_padding(form, data.inputs))
-    ranges = collect(form.run(), data, options.method, options.percentile, options.bits, False, progress, whole, behind)
-    if options.bias_correction and options.weight_type == "int8":
-        # At 16 bits activations lose nothing that a bias could take back: what the plan says of them does not matter.
-        plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
-        form, _ = biases_corrected(form, data, plan, ranges)
-    return _emitted(form.model, ranges, options)
-
-
-def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOptions) -> onnx.ModelProto:
-    from onnxruntime.quantization import CalibrationMethod, QuantType
-    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
     types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
-    per_channel = options.weights == "per-channel"
-    limits = {
-        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
-        for name, r in ranges.items()
-    }
+    per_channel = plan.weights == "per-channel"
+    grids = qdq.on_grids(model, plan, fixed, whole_products=True) if weight_type == "int8" else {}
+    forms = qdq.stated_forms(model, plan, fixed, grids)
     gains = {node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"}
+    # The HTP validates LayerNormalization with a gain of uint8 only.
+    for name in sorted(gains & {tensor.name for tensor in model.graph.initializer}):
+        forms[name] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
     with quantising():
+        if plan.wide_tensors and plan.bits == 8:
+            forms = _with_conversions(model, plan, forms)
         rules = get_qnn_qdq_config(
             model,
             None,
-            activation_type=types[options.activations],
-            weight_type=types[options.weight_type],
+            activation_type=types[plan.activations],
+            weight_type=types[weight_type],
             per_channel=per_channel,
-            # The HTP validates LayerNormalization with a gain of uint8 only.
-            init_overrides={
-                name: [{"quant_type": QuantType.QUInt8, "symmetric": False}]
-                for name in sorted(gains & {tensor.name for tensor in model.graph.initializer})
-            },
+            init_overrides=forms,
             add_qtype_converts=False,
         )
         quantizer = QDQQuantizer(
@@ -101,7 +109,7 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
             reduce_range=False,
             weight_qType=rules.weight_type,
             activation_qType=rules.activation_type,
-            tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
+            tensors_range=qdq.limits(ranges),
             nodes_to_quantize=[],
             nodes_to_exclude=[],
             op_types_to_quantize=sorted(rules.op_types_to_quantize),
@@ -109,9 +117,34 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         )
         rectifiers = Rectifiers.of(model)
         quantizer.quantize_model()
-        put_back(quantizer.model.model, rectifiers)
+        put_back(quantizer.model.model, rectifiers, paired=True)
         quantizer.model.topological_sort()
     return qdq.without_leftovers(quantizer.model.model)
+
+
+def _with_conversions(model: onnx.ModelProto, plan: QuantPlan, forms: Forms) -> Forms:
+    """Returns the forms with those of wide tensors, and with conversions for the operators next to them: the HTP
+    computes an operator in one width."""
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.execution_providers.qnn import mixed_precision_overrides_utils as mixed
+    from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
+
+    makers, wide = {name: node for node in model.graph.node for name in node.output}, list(plan.wide_tensors)
+    for name in wide:  # what is only moved or cut off would have lost its bits before
+        maker = makers.get(name)
+        if maker is not None and maker.op_type in (*MOVES, "Relu", "Clip", "MaxPool") and maker.input[0] not in wide:
+            wide.append(maker.input[0])
+    helper = TensorQuantOverridesHelper({name: [{"quant_type": QuantType.QUInt16}] for name in wide})
+    fixer = mixed.MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, model, QuantType.QUInt8)
+    fixer.apply(QuantType.QUInt8, False)
+    result: Forms = {**forms, **helper.get_dict()}
+    for name, form in forms.items():
+        stored = result[name][0]
+        for part in (stored, stored.get("convert", {})) if "scale" in form[0] else ():
+            bits = "uint16" if part.get("quant_type") == QuantType.QUInt16 else "uint8"
+            if form[0]["zero_point"].dtype == bits:
+                part |= {each: form[0][each] for each in ("scale", "zero_point")}
+    return result
 
 
 def _write_twin(model: onnx.ModelProto, out: str) -> bool:

@@ -2,6 +2,7 @@
 
 model_ctx.onnx, model_ctx_qnn.bin   what a device loads: the compiled graph and an ONNX file around it
 model.onnx                          the quantised model it was compiled from, for any other provider
+quantisation.json                   how every tensor of it is stored
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from anynpu.capsules import capsule
 from anynpu.capsules.toolchain import read_toolchain
 from anynpu.capsules.worker import Worker
 from anynpu.errors import Finding, Unsupported
+from anynpu.graph import passes
 from anynpu.platform import Platform
 from anynpu.runtime.qnn import CONTEXT, TOOL
 from anynpu.targets.base import Work, other_version, scratch
@@ -111,6 +113,7 @@ def _manifest(
     model: Artifact, out: Path, arch: int, options: QnnOptions, prepared: ForProvider, agreed: Agreement
 ) -> Manifest:
     source, size = model.manifest, sum(path.stat().st_size for path in out.glob("model_ctx*"))
+    quantised = {} if prepared.as_given else {"quantisation": options.to_json()}
     notes = [f"on {agreed.samples} samples the HTP simulator is {agreed.sqnr_db:.1f} dB from ONNX Runtime's CPU"]
     if prepared.as_given:
         notes.append("compiled as it was given, not quantised here")
@@ -126,8 +129,10 @@ def _manifest(
             flash_bytes=size,
             sram_bytes=None,
         ),
-        notes=tuple(notes),
+        notes=(*notes, *passes.notes(prepared.passes)),
+        passes=prepared.passes,
         details={
+            **quantised,
             "htp_arch": arch,
             "open_cpu": options.allow_cpu,
             "quantised": MODEL,
