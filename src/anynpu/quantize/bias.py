@@ -41,7 +41,7 @@ class ChannelMeans:
         dtype = self._plan.stored_type(name)
         if dtype == "float32":
             return self.exact(name)
-        form = quantization_for(self._ranges[name], dtype, dtype == "int16")
+        form = quantization_for(self._ranges[name], dtype, self._plan.is_symmetric(dtype))
         return self._sketch.mean(name, partial(kept, form=form, dtype=dtype))
 
 

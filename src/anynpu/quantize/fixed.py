@@ -59,7 +59,7 @@ class Fixed:
 
 
 NOTHING = Fixed()
-COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn"}
+COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn", "cvi": "cvi", "rknn": "rknn"}
 """Who writes the quantisation of each emitter."""
 FOLLOWING: tuple[Origin, ...] = ("kernel", "tied", "bias", "constant")
 """What nobody chooses: it follows from other tensors, or from the kernels."""
@@ -86,18 +86,20 @@ class Stated:
                 bits = integer_bits(form.dtype) if form.dtype else plan.weight_bits
                 weights[name] = FixedWeights(bits, form.scale, form.axis)
             elif name in net.computed and form.origin not in FOLLOWING:
-                limits = self._range(name, form, form.dtype or plan.stored_type(name))
+                limits = self._range(name, form, form.dtype or plan.stored_type(name), plan)
                 ranges |= {name: limits} if limits is not None else {}
                 scales |= {name: (form.scale[0], form.zero_point[0])} if limits is not None and form.scale else {}
         return Fixed({**fixed.ranges, **ranges}, scales, weights, fixed.origin, stated=frozenset(ranges))
 
-    def _range(self, name: str, form: TensorForm, dtype: str) -> Range | None:
+    def _range(self, name: str, form: TensorForm, dtype: str, plan: QuantPlan) -> Range | None:
         """Returns the range that a form states; raises where its range and its scale contradict each other."""
         if dtype == "float32" or (form.range is None and not form.scale):
             return None
         if form.range is not None:
             limits = Range(*form.range)
-            usual, other = (quantization_for(limits, dtype, symmetric) for symmetric in (dtype == "int16", False))
+            usual, other = (
+                quantization_for(limits, dtype, symmetric) for symmetric in (plan.is_symmetric(dtype), False)
+            )
             points = [each.zero_point for each in (usual, other) if np.allclose(each.scale, form.scale, 1e-5, 0)]
             if form.scale and form.zero_point not in points:
                 raise self.error(
@@ -110,7 +112,7 @@ class Stated:
         if len(form.scale) != 1:
             raise self.error(name, "an activation has one scale", "")
         integers = np.iinfo(dtype)
-        low = -integers.max if dtype == "int16" else integers.min
+        low = -integers.max if plan.is_symmetric(dtype) else integers.min
         point, scale = form.zero_point[0], float(np.float32(form.scale[0]))
         if not integers.min <= point <= integers.max:
             raise self.error(name, f"the zero point {point} lies outside of {dtype}", "")
@@ -128,11 +130,11 @@ class Stated:
             float_tensors=tuple(dict.fromkeys((*plan.float_tensors, *floating))),
         )
 
-    def check(self, built: Quantisation, automatic: Quantisation) -> None:
+    def check(self, built: Quantisation, automatic: Quantisation | None = None) -> None:
         """Raises unless a build stores every tensor as the file states it.
 
         What follows from others, such as the scale of a bias, may follow what was edited; `automatic` is the build
-        without the file, which tells it from what was edited itself.
+        without the file, which tells it from what was edited itself. Where that is not known nobody is held to it.
         """
         if self.quantisation.equalized not in ("", built.equalized):
             raise ConfigError(
@@ -140,7 +142,8 @@ class Stated:
                 "build with the --data and options of the build that it comes from, both with -O equalize=false",
             )
         for name, form in self.quantisation.tensors.items():
-            stored, before = built.tensors.get(name), automatic.tensors.get(name)
+            stored = built.tensors.get(name)
+            before = form if automatic is None else automatic.tensors.get(name)
             if stored is None:
                 raise self.error(name, f"the model stores no such tensor{schema.near(name, built.tensors)}", "")
             if form.origin in FOLLOWING and before is not None and form.scale and form.same_form(before):

@@ -66,10 +66,14 @@ class QuantPlan:
     def bits(self) -> int:
         return {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "float32": 32}[self.activations]
 
+    def is_symmetric(self, dtype: str) -> bool:
+        """Tells whether activations of a type have the zero point in the middle; int16 kernels know nothing else."""
+        return dtype == "int16"
+
     @property
     def symmetric(self) -> bool:
-        """Whether activations have the zero point in the middle; int16 kernels know nothing else."""
-        return self.activations == "int16"
+        """Whether activations of the plan's own type have the zero point in the middle."""
+        return self.is_symmetric(self.activations)
 
     def stored_type(self, tensor: str) -> Activations:
         """Returns the type in which an activation is stored."""
@@ -94,6 +98,14 @@ class QuantPlan:
     def to_json(self) -> JsonObject:
         plain: JsonObject = to_dict(self, whole=True)
         return plain
+
+
+@dataclass(frozen=True)
+class SymmetricPlan(QuantPlan):
+    """For chips that know no zero points."""
+
+    def is_symmetric(self, dtype: str) -> bool:
+        return True
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

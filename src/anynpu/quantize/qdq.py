@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from anynpu.graph.simplify import without_infinities
 from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
+from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, Stated, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.headroom import with_room
 from anynpu.quantize.measured import Place, measured
@@ -47,7 +47,7 @@ from anynpu.quantize.silu import merge_silu
 from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
-from anynpu.records.quantisation import Emitter, Quantisation
+from anynpu.records.quantisation import Emitter, Origin, Quantisation
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -87,6 +87,26 @@ def write_qdq(
     return with_pairs(prepared, data, plan, ONNX_RUNTIME, progress, report, fixed, effects, keep)
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A float model with its repairs, the ranges of its tensors and where they come from, and pairs that carry them."""
+
+    model: onnx.ModelProto
+    ranges: Mapping[str, Range]
+    origins: Mapping[str, Origin]
+    plan: QuantPlan
+    pairs: onnx.ModelProto
+    effects: tuple[PassEffect, ...]
+    stated: Stated | None = None
+    automatic: Quantisation = field(default_factory=Quantisation)
+    """What the pairs would hold if nothing was stated."""
+
+    def check(self, quantisation: Quantisation) -> None:
+        """Raises unless a quantisation holds what is stated."""
+        if self.stated is not None:
+            self.stated.check(quantisation, self.automatic)
+
+
 def with_pairs(
     model: onnx.ModelProto,
     data: Dataset,
@@ -100,6 +120,27 @@ def with_pairs(
 ) -> onnx.ModelProto:
     """Returns a prepared model with pairs that carry our ranges; `report` takes what the samples say of them, `effects`
     what each pass did, `keep` the quantisation; what is `fixed` holds."""
+    settled = settle(model, data, plan, dialect, progress, report, fixed)
+    if effects is not None:
+        effects += settled.effects
+    if keep is not None or settled.stated is not None:
+        quantisation = described(settled.pairs, settled.ranges, settled.origins, settled.plan, dialect.emitter)
+        settled.check(quantisation)
+        if keep is not None:
+            keep(quantisation)
+    return settled.pairs
+
+
+def settle(
+    model: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    dialect: Dialect,
+    progress: Progress | None = None,
+    report: Callable[[Calibration], None] | None = None,
+    fixed: Fixed = NOTHING,
+) -> Settled:
+    """Returns a prepared model with its ranges, its repairs and its pairs; the arguments are those of `with_pairs`."""
     emitter = dialect.emitter
     stated, automatic = read_stated(plan.quantisation, emitter), Quantisation()
     form = OnnxForm(model)
@@ -131,18 +172,9 @@ def with_pairs(
         done = (*done, *effect)
         if effect[-1].changed:
             quantised, changes = dialect.emitted(form.model, ranges, plan, fixed)
-    if effects is not None:
-        effects += [*done, *changes]
-    if keep is not None or stated is not None:
-        behind = followers(form.net()) if plan.method == "auto" else ()
-        quantisation = described(
-            quantised, ranges, {**dict.fromkeys(behind, "function"), **fixed.origins}, plan, emitter
-        )
-        if stated is not None:
-            stated.check(quantisation, automatic)
-        if keep is not None:
-            keep(quantisation)
-    return quantised
+    behind = followers(form.net()) if plan.method == "auto" else ()
+    origins: dict[str, Origin] = {**dict.fromkeys(behind, "function"), **fixed.origins}
+    return Settled(form.model, ranges, origins, plan, quantised, (*done, *changes), stated, automatic)
 
 
 def _emitted(
@@ -230,6 +262,18 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
             node.input[2] = f"{node.name}/bias"
             copy.graph.initializer.append(onnx.numpy_helper.from_array(values, node.input[2]))
     return onnx.shape_inference.infer_shapes(copy, data_prop=True)
+
+
+def rounded_everywhere(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed
+) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
+    """Returns a float model with pairs around every operator, as most NPUs compute."""
+    return _quantized(copied(model), ranges, plan, (), fixed), ()
+
+
+def nothing_unrounded(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
+    """Returns no tensor: every one of them is rounded."""
+    return frozenset()
 
 
 def _unrounded(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:

@@ -60,7 +60,7 @@ class QdqPieces:
         dtype = self._plan.stored_type(name)
         if dtype == "float32":
             return values
-        return kept(values, quantization_for(self._ranges[name], dtype, dtype == "int16"), dtype)
+        return kept(values, quantization_for(self._ranges[name], dtype, self._plan.is_symmetric(dtype)), dtype)
 
     def _executed(self, stop: int) -> dict[str, list[Array]]:
         """Returns what later nodes read, and what the last before `stop` gives."""

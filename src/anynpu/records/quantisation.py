@@ -15,7 +15,7 @@ from anynpu.schema import about
 
 FILE = "quantisation.json"
 """The record next to a file that was quantised here."""
-Emitter = Literal["qdq", "tflite", "qnn"]
+Emitter = Literal["qdq", "tflite", "qnn", "cvi", "rknn"]
 Origin = Literal["measured", "function", "kernel", "tied", "weights", "bias", "constant", "trained", "file", "stated"]
 ORIGINS: Mapping[Origin, str] = {
     "measured": "the range comes from the samples",
@@ -34,7 +34,8 @@ _LIMITS = {name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for name, bits in _IN
     "uint8": (0, 255),
     "uint16": (0, 65535),
 }
-DTYPES = (*_LIMITS, "float32")
+_FLOATS = ("float32", "bfloat16", "float16")
+DTYPES = (*_LIMITS, *_FLOATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class TensorForm:
         low, high = _LIMITS.get(self.dtype, (-math.inf, math.inf))
         if not all(low <= each <= high for each in self.zero_point):
             raise ConfigError(f"a zero point lies outside of {self.dtype}")
-        if self.dtype == "float32" and self.scale:
+        if self.dtype in _FLOATS and self.scale:
             raise ConfigError("a tensor in floating point has no scale")
 
     def same_scale(self, other: TensorForm) -> bool:

@@ -47,7 +47,13 @@ if given.test_input:
     if sorted(sample.files) != sorted(i.name for i in model.graph.input):
         sys.exit("assert name in inputs")
     np.savez(given.test_result, **{n: sample[n] for n in sample.files})
-Path(given.mlir).write_text(given.model_def)
+graph, lines, places = model.graph, ["// " + given.model_def], []
+given_names = [("Input", i.name) for i in graph.input]
+extra = [("Permute", "put_in_Permute")] if plan.get("extra") else []
+for kind, name in given_names + [(n.op_type, n.output[0] + "_" + n.op_type) for n in graph.node] + extra:
+    lines.append(f'  %1 = "top.{kind}"(%0) {{a = 1}} : (tensor<1xf32>) -> tensor<1x4xf32> loc(#loc{len(places)})')
+    places.append(f'#loc{len(places)} = loc("{name}")')
+Path(given.mlir).write_text(chr(10).join(lines + places))
 """
 
 CALIBRATION = """
@@ -70,7 +76,8 @@ for file in files:
     for name in sample.files:
         most[name] = max(most.get(name, 0.0), float(np.abs(sample[name]).max()))
 lines = [f"# genetated time: {time.time()}"] + [f"{n} {v:.7f} {-v:.7f} {v:.7f}" for n, v in most.items()]
-graph = onnx.load(Path(given.mlir_file).read_text()).graph
+graph = onnx.load(Path(given.mlir_file).read_text().splitlines()[0][3:]).graph
+lines += ["put_in_Permute 2.0 -2.0 2.0"] if "put_in_Permute" in Path(given.mlir_file).read_text() else []
 lines += [f"{node.output[0]}_{node.op_type} 1.0 -1.0 1.0" for node in graph.node]
 Path(given.o).write_text(chr(10).join(lines) + chr(10))
 if given.search == "search_qtable":
@@ -89,7 +96,7 @@ for flag in ("skip_validation", "quant_input", "quant_output", "asymmetric", "dy
 given = parser.parse_args()
 import base64
 import onnx
-source = Path(Path(given.mlir).read_text()).read_bytes()
+source = Path(Path(given.mlir).read_text().splitlines()[0][3:]).read_bytes()
 graph = onnx.load_model_from_string(source).graph
 ranges = {}
 if given.calibration_table:
@@ -124,6 +131,14 @@ for node in graph.node:
         lines += ['func.func @subfunc_2(%arg0: x) attributes {id = 2 : i64, mode = #tpu<run_mode TPU_STATIC>} {']
         lines += [f'%1 = "tpu.{node.op_type}"(%0) {{a = 1}} : x loc(#loc{len(places)})']
     places.append(f'#loc{len(places)} = loc("{node.output[0]}_{node.op_type}")')
+stored, named = [], []
+for name, threshold in ranges.items():
+    scale = threshold / 127 * (2 if name == plan.get("wider") else 1)
+    kind = f"tensor<1x4x!quant.uniform<i8:f32, {scale}>>"
+    stored.append(f'  %1 = "tpu.Add"(%0) {{a = 1}} : ({kind}) -> {kind} loc(#loc{len(named)})')
+    named.append(f'#loc{len(named)} = loc("{name}")')
+if not plan.get("no_stored"):
+    Path("model_" + given.processor + "_int8_tpu.mlir").write_text(chr(10).join(stored + named))
 if not plan.get("no_final"):
     final = "model_" + given.processor + "_" + given.quantize.lower() + "_final.mlir"
     Path(final).write_text(chr(10).join(lines + places))

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from anynpu.errors import IntegrityError
-from anynpu.targets.cvi.final_mlir import operations
 from anynpu.targets.cvi.made import estimates, input_spec, output_spec, pair
+from anynpu.targets.cvi.mlir import operations
 from anynpu.targets.cvi.model_file import settle
 from anynpu.tensors import StoredTensor, TensorSpec
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from anynpu.artifact import Artifact
@@ -100,3 +102,18 @@ def test_what_was_built_keeps_every_rule_of_a_session(built, tmp_path):
     built("-m", str(source.main), "-t", "cv180x", "--data", "random:64", "--limit", 64)
     made = Artifact.open(tmp_path / "out" / "cv180x")
     conformance.check_session(CviSession, made, tmp_path / "session", reference=source, min_sqnr_db=20)
+
+
+def test_an_edited_quantisation_is_what_the_compiler_stores(built, tmp_path):
+    """TPU-MLIR's own file says at which scale it stores a tensor; cutting one off costs what it must."""
+    pytest.importorskip("torch")
+    words = ("-m", "zoo:resnet8", "-t", "cv181x", "--limit", 60)
+    plain = sqnr(built(*words))
+    tensors = json.loads((tmp_path / "out" / "cv181x" / "quantisation.json").read_text())["tensors"]
+    name = next(each for each in tensors if each.endswith("body.1/relu/Clip_output_0"))
+    assert tensors[name]["scale"] == [pytest.approx(6 / 127)] and tensors[name]["dtype"] == "int8"
+    (tmp_path / "edited.json").write_text(json.dumps({"tensors": {name: {"range": [0, 3]}}}))
+    edited = built(*words, "-O", "quantisation=edited.json", "-O", "tolerance=0.5", out="edited")
+    assert sqnr(edited) < plain - 5
+    stored = json.loads((tmp_path / "edited" / "cv181x" / "quantisation.json").read_text())["tensors"]
+    assert stored[name]["scale"] == [pytest.approx(3 / 127)] and stored[name]["origin"] == "stated"

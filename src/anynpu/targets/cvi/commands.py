@@ -19,6 +19,8 @@ from anynpu.targets.cvi.options import CviFacts, CviOptions
 from anynpu.tensors import TensorSpec
 
 ONNX, MLIR, REFERENCE, TEST = "model.onnx", "model.mlir", "reference.npz", "samples/0000.npz"
+REPAIRED = "repaired/model.onnx"
+"""The float model with the repairs of its quantisation."""
 LIST, RANGES, FORMATS = "samples.txt", "calibration_table", "quantize_table"
 _FELL_SHORT = re.compile(r"min_similarity = \(([-\d.einfa]+),")
 
@@ -119,12 +121,13 @@ def _excepts(options: CviOptions) -> list[str]:
 def calibrate(room: Room, count: int) -> Path:
     """Finds the range of every tensor on the samples, and with a search which layers stay in floats."""
     options = room.options
+    method = "kl" if options.calibration_method == "anynpu" else options.calibration_method
     argv = ["run_calibration.py", MLIR, "--data_list", LIST, "--input_num", str(count)]
-    argv += ["--cali_method", options.calibration_method, "--tune_num", str(min(options.tuning_samples, count))]
+    argv += ["--cali_method", method, "--tune_num", str(min(options.tuning_samples, count))]
     if options.search == "mixed":
         argv += ["--search", "search_qtable", "--expected_cos", f"{options.search_cosine:g}"]
         argv += ["--quantize_table", FORMATS, "--inference_num", str(min(count, 10))]
-        argv += ["--quantize_method_list", options.calibration_method, "--processor", room.facts.processor]
+        argv += ["--quantize_method_list", method, "--processor", room.facts.processor]
     elif options.search == "threshold":
         # Every search insists on a place for a table of formats; this one writes none.
         argv += ["--search", "search_threshold", "--quantize_table", "no_table", "--processor", room.facts.processor]

@@ -11,7 +11,7 @@ from typing import Any
 
 from anynpu.artifact import Estimates, OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
-from anynpu.targets.cvi.final_mlir import Operation
+from anynpu.targets.cvi.mlir import Operation
 from anynpu.tensors import Quantization, StoredTensor, TensorSpec
 
 DTYPES = {

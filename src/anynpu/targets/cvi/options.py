@@ -9,9 +9,11 @@ from typing import Literal
 
 from anynpu.errors import ConfigError
 from anynpu.platform import Platform
+from anynpu.quantize.plan import METHOD_HELP
+from anynpu.quantize.plan import METHODS as QUANT_METHODS
 from anynpu.targets.base import Move, option
 
-METHODS = Literal["kl", "mse", "max", "percentile9999", "aciq_laplace", "aciq_gauss"]
+METHODS = Literal["anynpu", "kl", "mse", "max", "percentile9999", "aciq_laplace", "aciq_gauss"]
 PIXELS = Literal["", "rgb", "bgr", "gray", "rgba", "gbrg", "grbg", "bggr", "rggb"]
 BORDER = Literal["auto", "integer", "float"]
 FORMATS = ("int8", "bf16", "f16", "f32")
@@ -57,8 +59,15 @@ class CviOptions:
     )
     search_cosine: float = option(0.99, "the cosine that search=mixed wants to reach with few float layers")
     calibration_table: Path | None = option(None, "use this table of ranges in place of one made from --data")
-    calibration_method: METHODS = option("kl", "how run_calibration.py chooses ranges")
-    tuning_samples: int = option(5, "samples on which run_calibration.py tunes the ranges again; 0 leaves them")
+    calibration_method: METHODS = option(
+        "anynpu",
+        "whose ranges INT8 has: anynpu's, as on every chip, or those of run_calibration.py by kl, mse and others",
+    )
+    tuning_samples: int = option(5, "samples on which run_calibration.py tunes its ranges again; 0 leaves them")
+    method: str = option("auto", METHOD_HELP)
+    equalize: bool = option(True, "make the channels around norms and gates equally loud first")
+    bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
+    quantisation: Path | None = option(None, "quantisation.json of a build, edited: its ranges and scales hold")
     asymmetric: bool = option(False, "INT8 with zero points (BM chips)")
     quant_input: BORDER = option("auto", "what inputs hold; auto: integers on CV18xx in INT8, floats elsewhere")
     quant_output: BORDER = option(
@@ -94,8 +103,21 @@ class CviOptions:
                     raise ConfigError(f"{name}=integer is for quantize=int8, not {self.quantize}")
         if self.search != "none" and self.calibration_table is not None:
             raise ConfigError("a search finds ranges itself: give search or calibration_table, not both")
+        if self.method not in QUANT_METHODS:
+            raise ConfigError(f"no such range method: {self.method}", "known: " + ", ".join(QUANT_METHODS))
+        if self.quantisation is not None and not self.own_ranges:
+            raise ConfigError(
+                "quantisation states ranges of anynpu's, and this build has others",
+                "leave out quantize, search, calibration_table and calibration_method, or quantisation",
+            )
         if self.search == "mixed" and self.quantize_table is not None:
             raise ConfigError("a search finds the layers itself: give search=mixed or quantize_table, not both")
+
+    @property
+    def own_ranges(self) -> bool:
+        """Whether the ranges are anynpu's: those of every other chip."""
+        theirs = self.search != "none" or self.calibration_table is not None
+        return self.quantize == "int8" and self.calibration_method == "anynpu" and not theirs
 
     def integers(self, border: BORDER, old: bool) -> bool:
         """Whether a border holds integers; auto: in INT8 on CV18xx chips, whose CPU would have to convert floats."""
@@ -109,7 +131,8 @@ class CviOptions:
 
 
 MOVES = (
-    *(Move({"calibration_method": method}) for method in ("mse", "percentile9999", "max")),
+    Move({"method": "mse"}),
+    *(Move({"calibration_method": method}) for method in ("kl", "mse", "percentile9999", "max")),
     Move({"search": "threshold"}),
     Move({"search": "mixed"}, costly=True),
     Move({"quantize": "bf16"}, costly=True),

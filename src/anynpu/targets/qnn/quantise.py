@@ -73,7 +73,7 @@ def dialect(options: QnnOptions) -> Dialect:
     ) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
         return _emitted(copied(model), ranges, plan, fixed, options.weight_type), ()
 
-    return Dialect("qnn", emitted, lambda graph, plan: frozenset())
+    return Dialect("qnn", emitted, qdq.nothing_unrounded)
 
 
 def _emitted(

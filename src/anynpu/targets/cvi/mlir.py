@@ -1,4 +1,5 @@
-"""Reads the last .mlir file that the compiler writes: its functions, where each runs, and the operators in them.
+"""Reads the .mlir files of TPU-MLIR: of the last one its functions, where each runs, and the operators in them; of the
+others what each operator gives, and how that is stored.
 
 func.func @subfunc_0(...) ... attributes {id = 0 : i64, mode = #tpu<run_mode CPU>, ...} {
   %0 = "tpu.GenericCpu"(%arg0) {cpu_op_name = "quant", ...} : ... loc(#loc2)
@@ -16,12 +17,15 @@ from anynpu.errors import IntegrityError
 _FUNCTION = re.compile(r"^\s*func\.func @(\w+)\(")
 _MODE = re.compile(r"run_mode (\w+)>")
 _OPERATOR = re.compile(r'"tpu\.(\w+)"\(')
+_OF_EITHER = re.compile(r'"(?:top|tpu)\.(\w+)"\(')
+_TYPE = re.compile(r"tensor<(?:\d+x)*(?:!quant\.uniform<([a-z]+\d+):f32, ([^:>]+)(?::(-?\d+))?>|(\w+))>")
 _CPU_NAME = re.compile(r'cpu_op_name = "([^"]*)"')
 _PLACE = re.compile(r'loc\((#loc\d*|"[^"]*"|fused.*)\)\s*$')
 _LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$")
 _PART = re.compile(r'#loc\d*|"[^"]*"')
 # What the compiler puts in to move data between memories, and what holds other operators.
 _PLUMBING = {"Group", "Load", "Store", "Yield"}
+_CONSTANT = {"Weight", "None", "Buffer"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,33 @@ class Operation:
     kind: str
     names: tuple[str, ...]
     on_tpu: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an operator gives: its name, its type, and scale and zero point of integers."""
+
+    kind: str
+    name: str
+    dtype: str
+    scale: float | None = None
+    zero_point: int = 0
+
+
+def results(text: str) -> tuple[Result, ...]:
+    """Returns what the operators of an .mlir file give, in order; stored constants are left out."""
+    lines = text.splitlines()
+    places = {m[1]: m[2] for line in lines if (m := _LOCATION.match(line))}
+    listed = []
+    for line in lines:
+        operator, place = _OF_EITHER.search(line), _PLACE.search(line)
+        if operator is None or place is None or operator[1] in {*_PLUMBING, *_CONSTANT}:
+            continue
+        for name, type in zip(_names(place[1], places), _TYPE.finditer(line.rpartition("->")[2]), strict=False):
+            integer, scale, point, other = type.groups()
+            stored = float(scale) if scale is not None else None
+            listed.append(Result(operator[1], name, integer or other, stored, int(point or 0)))
+    return tuple(listed)
 
 
 def operations(text: str) -> tuple[Operation, ...]:
