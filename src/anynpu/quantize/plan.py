@@ -70,6 +70,10 @@ class QuantPlan:
         """Tells whether activations of a type have the zero point in the middle; int16 kernels know nothing else."""
         return dtype == "int16"
 
+    def scale_for_each(self, dense: bool) -> bool:
+        """Tells whether the stored weights of a layer, dense or not, have one scale for each output channel."""
+        return self.weights == "per-channel"
+
     @property
     def symmetric(self) -> bool:
         """Whether activations of the plan's own type have the zero point in the middle."""
@@ -98,14 +102,6 @@ class QuantPlan:
     def to_json(self) -> JsonObject:
         plain: JsonObject = to_dict(self, whole=True)
         return plain
-
-
-@dataclass(frozen=True)
-class SymmetricPlan(QuantPlan):
-    """For chips that know no zero points."""
-
-    def is_symmetric(self, dtype: str) -> bool:
-        return True
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

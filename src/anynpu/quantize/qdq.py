@@ -45,7 +45,7 @@ from anynpu.quantize.repairs import rounded
 from anynpu.quantize.sightings import Calibrated, calibrated
 from anynpu.quantize.silu import merge_silu
 from anynpu.quantize.weights import symmetric_scales
-from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
+from anynpu.quantize.whole import before_rectifiers, left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
 from anynpu.records.quantisation import Emitter, Origin, Quantisation
 from anynpu.tensors import Array
@@ -267,13 +267,14 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 def rounded_everywhere(
     model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed
 ) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
-    """Returns a float model with pairs around every operator, as most NPUs compute."""
-    return _quantized(copied(model), ranges, plan, (), fixed), ()
+    """Returns a float model with pairs around every operator and the rectifier behind it, as most NPUs compute."""
+    unrounded = before_rectifiers(model.graph)
+    return without_rounding(_quantized(copied(model), ranges, plan, (), fixed), unrounded)[0], ()
 
 
-def nothing_unrounded(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
-    """Returns no tensor: every one of them is rounded."""
-    return frozenset()
+def but_before_rectifiers(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
+    """Returns no tensor but those that rectifiers read: every other one is rounded."""
+    return before_rectifiers(graph)
 
 
 def _unrounded(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
@@ -407,7 +408,7 @@ def on_grids(
         if grid is None:
             # ONNX Runtime multiplies several with one scale alone.
             one_scale = products and (whole_products or len(layer.shape) > 2)
-            axis = layer.output_axis if plan.weights == "per-channel" and not one_scale else None
+            axis = layer.output_axis if plan.scale_for_each(layer.dense) and not one_scale else None
             bits = 8 if products else plan.weight_bits
             scales = symmetric_scales(values, axis, bits).astype(np.float32)
             grid = FixedWeights(bits, tuple(scales.tolist()), axis)

@@ -212,6 +212,13 @@ def left_in_float(graph: onnx.GraphProto, tensors: Iterable[str]) -> Whole:
     return Whole(frozenset(nodes), frozenset(unrounded))
 
 
+def before_rectifiers(graph: onnx.GraphProto) -> frozenset[str]:
+    """Returns what rectifiers alone read: chips compute these with the operator before them, and round once."""
+    wiring = Wiring.of(graph)
+    read = {node.input[0] for node in graph.node if node.op_type in _RECTIFIERS and node.input[0] in wiring.makers}
+    return frozenset(name for name in read if wiring.alone(name))
+
+
 def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> tuple[onnx.ModelProto, int]:
     """Returns a QDQ model without the pairs that round the named tensors, and how many nodes that takes away."""
     result = copied(model)

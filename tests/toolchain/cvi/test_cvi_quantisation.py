@@ -13,11 +13,11 @@ from onnx import numpy_helper
 from anynpu import plugins, schema
 from anynpu.errors import ConfigError
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.plan import SymmetricPlan
-from anynpu.quantize.qdq import Dialect, nothing_unrounded, prepare, rounded_everywhere, settle
+from anynpu.quantize.qdq import Dialect, but_before_rectifiers, prepare, rounded_everywhere, settle
 from anynpu.records.quantisation import FILE, Quantisation
 from anynpu.targets.cvi import Cvi
 from anynpu.targets.cvi.mlir import Result, results
+from anynpu.targets.cvi.quantise import TpuPlan
 from anynpu.testing import models
 
 CHIP = plugins.platform("cv180x")
@@ -127,10 +127,13 @@ def test_repairs_are_made_for_integers_without_a_zero_point():
     """Biases take back what rounding to the chip's own integers costs the mean of each channel."""
     draw = np.random.default_rng(1)
     model, data = models.conv_net(), Dataset({"image": draw.normal(size=(32, 3, 8, 8)).astype(np.float32)}, None, "x")
-    settled = settle(prepare(model), data, SymmetricPlan(), Dialect("cvi", rounded_everywhere, nothing_unrounded))
+    settled = settle(prepare(model), data, TpuPlan(), Dialect("cvi", rounded_everywhere, but_before_rectifiers))
     stored = {t.name: numpy_helper.to_array(t) for t in settled.pairs.graph.initializer}
+    rounded = {node.input[0] for node in settled.pairs.graph.node if node.op_type == "QuantizeLinear"}
+    assert "r1" in rounded and "c1" not in rounded, "a rectifier is part of the layer before it"
     points = [node.input[2] for node in settled.pairs.graph.node if node.op_type == "QuantizeLinear"]
     assert points and all(not stored[name].any() for name in points)
+    assert stored["w2_scale"].size == 16 and stored["w3_scale"].size == 1, "dense layers have one scale on the TPU"
     biases = [
         {t.name: numpy_helper.to_array(t) for t in each.graph.initializer}["b2"] for each in (model, settled.model)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from anynpu import tool
 from anynpu.artifact import Artifact, PassEffect
 from anynpu.quantize.fixed import form_of
-from anynpu.quantize.plan import QuantPlan, SymmetricPlan
+from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range, quantization_for
 from anynpu.records.quantisation import OperatorForm, Origin, Quantisation, TensorForm
 from anynpu.targets.cvi.made import DTYPES
@@ -34,30 +34,40 @@ class ForTable:
     passes: tuple[PassEffect, ...]
 
 
-def plan(options: CviOptions) -> QuantPlan:
-    """Returns the plan of a build: one scale for a channel of weights, and zero points where the chip has them."""
-    kind = QuantPlan if options.asymmetric else SymmetricPlan
-    return kind(
-        method=options.method,
-        equalize=options.equalize,
-        bias_correction=options.bias_correction,
-        quantisation=options.quantisation,
-    )
+@dataclass(frozen=True)
+class TpuPlan(QuantPlan):
+    """What TPU-MLIR does: dense layers have one scale for all of their weights."""
+
+    zero_points: bool = False
+    """Whether activations have them; those of BM chips may."""
+
+    def is_symmetric(self, dtype: str) -> bool:
+        return not self.zero_points
+
+    def scale_for_each(self, dense: bool) -> bool:
+        return not dense
 
 
 def write(model: str, data: str, options: CviOptions, out: str) -> ForTable:
     """Writes the float model with its repairs, and returns its ranges (runs in a child process)."""
     import onnx
 
-    from anynpu.quantize.qdq import Dialect, nothing_unrounded, prepare, rounded_everywhere, settle
+    from anynpu.quantize.qdq import Dialect, but_before_rectifiers, prepare, rounded_everywhere, settle
     from anynpu.source.onnx_file import read
     from anynpu.targets.data import dataset
     from anynpu.targets.quantising import keep_calibration
 
     report = partial(keep_calibration, result=Path(out))
-    dialect = Dialect(EMITTER, rounded_everywhere, nothing_unrounded)
+    dialect = Dialect(EMITTER, rounded_everywhere, but_before_rectifiers)
     source = prepare(read(Artifact.open(Path(model)).main))
-    settled = settle(source, dataset(Path(data)), plan(options), dialect, tool.report_progress, report)
+    plan = TpuPlan(
+        method=options.method,
+        equalize=options.equalize,
+        bias_correction=options.bias_correction,
+        quantisation=options.quantisation,
+        zero_points=options.asymmetric,
+    )
+    settled = settle(source, dataset(Path(data)), plan, dialect, tool.report_progress, report)
     onnx.save(settled.model, out)
     return ForTable(settled.ranges, settled.origins, settled.effects)
 

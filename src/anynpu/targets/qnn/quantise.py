@@ -73,7 +73,7 @@ def dialect(options: QnnOptions) -> Dialect:
     ) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
         return _emitted(copied(model), ranges, plan, fixed, options.weight_type), ()
 
-    return Dialect("qnn", emitted, qdq.nothing_unrounded)
+    return Dialect("qnn", emitted, qdq.but_before_rectifiers)
 
 
 def _emitted(
