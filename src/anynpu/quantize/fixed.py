@@ -59,7 +59,7 @@ class Fixed:
 
 
 NOTHING = Fixed()
-COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn", "cvi": "cvi", "rknn": "rknn"}
+COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn", "cvi": "cvi", "ai8x": "ai8x"}
 """Who writes the quantisation of each emitter."""
 FOLLOWING: tuple[Origin, ...] = ("kernel", "tied", "bias", "constant")
 """What nobody chooses: it follows from other tensors, or from the kernels."""

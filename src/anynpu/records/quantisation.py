@@ -15,7 +15,7 @@ from anynpu.schema import about
 
 FILE = "quantisation.json"
 """The record next to a file that was quantised here."""
-Emitter = Literal["qdq", "tflite", "qnn", "cvi", "rknn"]
+Emitter = Literal["qdq", "tflite", "qnn", "cvi", "ai8x"]
 Origin = Literal["measured", "function", "kernel", "tied", "weights", "bias", "constant", "trained", "file", "stated"]
 ORIGINS: Mapping[Origin, str] = {
     "measured": "the range comes from the samples",
@@ -29,7 +29,7 @@ ORIGINS: Mapping[Origin, str] = {
     "file": "the model brought it",
     "stated": "-O quantisation states it",
 }
-_INTEGERS = {f"int{bits}": bits for bits in (4, 8, 16, 32, 64)}
+_INTEGERS = {f"int{bits}": bits for bits in (1, 2, 4, 8, 16, 32, 64)}
 _LIMITS = {name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for name, bits in _INTEGERS.items()} | {
     "uint8": (0, 255),
     "uint16": (0, 65535),

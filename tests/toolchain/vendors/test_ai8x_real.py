@@ -101,6 +101,20 @@ def test_the_project_compiles_for_the_cortex_m4(tmp_path, options):
         assert done.returncode == 0, done.stderr
 
 
+def test_an_edited_quantisation_is_the_vendors_known_answer(tmp_path):
+    """The whole file gives the same project; a layer cut off costs what it must; answers are the twin's."""
+    model, data, made = made_of(small_nets.strided, tmp_path / "first")
+    file = made.path / "quantisation.json"
+    same = made_of(small_nets.strided, tmp_path / "second", quantisation=file)[2]
+    assert (same.path / "project" / "weights.h").read_bytes() == (made.path / "project" / "weights.h").read_bytes()
+    tensor = made.manifest.details["layers"][0]["tensor"]
+    scale = json.loads(file.read_text())["tensors"][tensor]["scale"][0]
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps({"tensors": {tensor: {"scale": scale / 8, "zero_point": 0}}}))
+    cut = made_of(small_nets.strided, tmp_path / "third", quantisation=edited)[2]
+    assert sqnr(model, data, cut) < sqnr(model, data, made) - 5
+
+
 def test_equal_networks_give_equal_projects(tmp_path):
     one, two = (made_of(small_nets.strided, tmp_path / part)[2] for part in "ab")
     assert one.manifest.files == two.manifest.files

@@ -18,6 +18,7 @@ BUILD_ONLY = {
     "clip_method",
     "method",
     "output_width",
+    "quantisation",
     "config_file",
     "qat_policy",
 }
@@ -66,6 +67,7 @@ class Ai8xOptions:
     )
     method: Literal["minmax", "percentile", "mse", "entropy"] = option("mse", "how ranges of activations are chosen")
     output_width: Literal["auto", "8", "32"] = option("auto", "bits of the last layer; auto takes 32 where it can")
+    quantisation: Path | None = option(None, "quantisation.json of a build, edited: its ranges, scales and widths hold")
     config_file: Path | None = option(None, "network YAML of your own instead of the one that is made (file.yaml)")
     qat_policy: str = option("", "refused: training against a policy happens before the export, with ai8x-training")
     fifo: bool = option(False, "load the input through the FIFO (at most 16 channels)")

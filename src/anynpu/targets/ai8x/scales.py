@@ -11,7 +11,7 @@ clipping of the bias, which has eight bits in steps of 128 * scale_in * scale_we
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ class Statistics:
     range: Mapping[str, Range]
     mean: Mapping[str, Floats]
     square: Mapping[str, Floats]
+    fixed: Mapping[str, Range] = field(default_factory=dict)
+    """The ranges that a file states: the scales of these tensors are not searched."""
+    entry: tuple[float, int] | None = None
+    """The stated scale and zero point of the input."""
 
     def peak(self, tensor: str) -> float:
         """The largest size of a tensor's values."""
@@ -116,6 +120,8 @@ def quantise(
         limits = seen.range[blocks.tensor]
         scale = max((limits.max - limits.min) / 255, 2.0**-60)
         centre = (round(limits.min / scale) + 128) * scale
+        if seen.entry is not None:
+            scale, centre = seen.entry[0], -seen.entry[1] * seen.entry[0]
     scales, layers = {INPUT: scale}, list[Quantised]()
     last = len(blocks.blocks) - 1
     for number, block in enumerate(blocks.blocks):
@@ -193,6 +199,8 @@ def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) 
     if tied is not None:
         return [tied]
     peak = seen.peak(block.tensor)
+    if block.tensor in seen.fixed:
+        return [peak / 127]
     if offset:
         # A constant sum behind the activation is exact where it is a whole number of steps.
         largest = int(offset * 127 / peak)

@@ -19,9 +19,11 @@ from anynpu.capsules.toolchain import read_toolchain
 from anynpu.errors import AccuracyError, ConfigError, Finding, Unsupported
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
+from anynpu.quantize.fixed import keep_quantisation
+from anynpu.records.quantisation import Quantisation
 from anynpu.runtime.ai8x import MODEL, Layer, Network, forward, write_network
 from anynpu.schema import JsonObject
-from anynpu.targets.ai8x import bits, files, memory, rules, scales, trained
+from anynpu.targets.ai8x import bits, files, memory, rules, scales, stated, trained
 from anynpu.targets.ai8x.blocks import Blocks
 from anynpu.targets.ai8x.options import AUTO, MOVES, Ai8xFacts, Ai8xOptions
 from anynpu.targets.base import Work, scratch
@@ -44,6 +46,7 @@ class Prepared:
     parameters: dict[str, Array]
     integers: scales.Integers
     sample: Array
+    quantisation: Quantisation
 
 
 class Ai8x:
@@ -96,6 +99,7 @@ class Ai8x:
                     hint=f"a config_file must describe this very network; the log is {work.log}",
                 )
             project.replace(out / PROJECT)
+        keep_quantisation(prepared.quantisation, out / MODEL)
         return _manifest(prepared, model, platform, options, out)
 
 
@@ -137,10 +141,13 @@ def _prepare(
     """Returns the network in integers, and a calibration sample that gives every layer something other than zeros."""
     samples = list(read_samples(data.path).first(RANGE_SAMPLES))
     if record := read_record(model.path):
+        if options.quantisation is not None:
+            raise ConfigError("-O quantisation: training has decided all scales of this model", "leave one of them out")
         widths = trained.widths(blocks, record.scheme)
         integers = trained.integers(blocks, record.scheme, width, facts.biased_channels)
+        quantisation = stated.quantisation_of(blocks, integers, widths, {}, width)
     else:
-        widths, integers = _quantised(blocks, model, samples, facts, options, width, work)
+        widths, integers, quantisation = _quantised(blocks, model, samples, facts, options, width, work)
     network, parameters = _network(blocks, integers, facts, options, width, widths)
     for sample in samples:
         quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
@@ -151,7 +158,7 @@ def _prepare(
             if not out.any()
         ]
         if not dead:
-            return Prepared(blocks, network, parameters, integers, stored)
+            return Prepared(blocks, network, parameters, integers, stored, quantisation)
     raise AccuracyError(
         f"no calibration sample gives every layer something other than zeros: {dead[0]} gives nothing but zeros",
         "layers with results other than zero",
@@ -169,8 +176,8 @@ def _quantised(
     options: Ai8xOptions,
     width: int,
     work: Work,
-) -> tuple[tuple[int, ...], scales.Integers]:
-    """Returns the bits of every layer's weights, and the network in integers."""
+) -> tuple[tuple[int, ...], scales.Integers, Quantisation]:
+    """Returns the bits of every layer's weights, the network in integers, and its quantisation, as the user states."""
     from anynpu.runtime.ort import OrtInner
 
     inner, names = OrtInner(model), blocks.tensors()
@@ -179,11 +186,18 @@ def _quantised(
     def quantised(widths: Sequence[int]) -> scales.Integers:
         return scales.quantise(blocks, seen, options, width, facts.biased_channels, widths)
 
+    file = stated.stated_in(options.quantisation, blocks)
+    seen = stated.with_stated(seen, blocks, file)
     widths = bits.stated(blocks, options)
     if options.weight_bits == AUTO:
         errors = {w: scales.shares(blocks, seen, quantised((w,) * len(blocks.blocks))) for w in bits.WIDTHS}
         widths = bits.chosen(blocks, errors, facts, options, width)
-    return widths, quantised(widths)
+    widths = stated.with_bits(widths, blocks, file)
+    integers = quantised(widths)
+    quantisation = stated.quantisation_of(blocks, integers, widths, seen.fixed, width)
+    if file is not None:
+        file.check(quantisation)
+    return widths, integers, quantisation
 
 
 def _network(
