@@ -16,7 +16,6 @@ from anynpu import schema
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.measure.verify import Gate, Verification, judge, verify
-from anynpu.pipeline.build import _judge_degenerate
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import write_qdq
@@ -64,7 +63,6 @@ def proof(
     onnx.save(model, folder / "net.onnx")
     manifest = import_model(ModelSource(str(folder / "net.onnx")), str(places["float"]))
     truth = artifact(places["float"], replace(manifest, task=task or {}), "import")
-    _judge_degenerate(truth)
     result = places["int8"] / "model.onnx"
     source = onnx.load(truth.main)
     if plan.activations == "float32":

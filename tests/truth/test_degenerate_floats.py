@@ -106,6 +106,24 @@ def test_samples_that_are_all_the_same_prove_nothing_against_a_model(tmp_path):
     assert not verification.unfit
 
 
+@pytest.mark.parametrize(
+    ("function", "samples"),
+    [
+        pytest.param("y = Clip(x, low, high)", 5000 + 1000 * np.abs(SAMPLES), id="pressure"),
+        pytest.param("y = Sqrt(x)", np.abs(SAMPLES), id="root"),
+    ],
+)
+def test_a_model_that_random_inputs_say_nothing_of(tmp_path, function, samples):
+    """Random numbers get one answer of the first and NaN of the second; the user's samples get their own."""
+    text = "net (float[1, 8] x) => (float[1, 8] y) { %s }"
+    bounds = {"low": np.float32(5000), "high": np.float32(9000)}
+    model = network(text % function, **bounds)
+    judge(proof(tmp_path / "float", model, samples.astype(np.float32), plan=FLOAT), Gate())
+    alike = proof(tmp_path / "alike", model, np.repeat(samples[:1], 20, 0).astype(np.float32), plan=FLOAT)
+    with pytest.raises(AccuracyError, match=r"no use as a reference: y: (gives the same values|holds NaN)"):
+        judge(alike, Gate())  # nothing but the random inputs is left to judge it by
+
+
 def test_a_healthy_model_is_left_alone(tmp_path):
     verification = proof(tmp_path / "float", dense("y = Tanh(z)"), plan=FLOAT)
     judge(verification, Gate())

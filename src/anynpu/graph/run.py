@@ -11,6 +11,7 @@ from anynpu.errors import IntegrityError, Unsupported, first_line
 from anynpu.foreign import ONNX_RUNTIME
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 from anynpu.runtime.ort import open_session
+from anynpu.tensors import DTYPES
 
 
 class Session:
@@ -40,7 +41,7 @@ def random_feeds(model: ModelProto, seed: int) -> dict[str, np.ndarray]:
         elif dtype in ("int32", "int64", "bool"):
             # Integers are mostly indices (token ids, positions): 0 and 1 are valid in any table worth having.
             feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
-        elif dtype.startswith(("int", "uint")):
+        elif dtype in DTYPES:
             limits = np.iinfo(dtype)
             feeds[value.name] = rng.integers(limits.min, int(limits.max) + 1, shape, dtype=np.dtype(dtype).type)
         else:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from anynpu import schema
 from anynpu.artifact import Artifact
-from anynpu.errors import AnyNpuError
+from anynpu.errors import AnyNpuError, Finding
 from anynpu.measure.samples import SampleSet
 from anynpu.measure.variation import is_quiet
 from anynpu.runtime.base import stored_inputs
@@ -44,7 +45,7 @@ def judge_reference(truth: Artifact, samples: SampleSet, outputs: Mapping[str, A
     """Returns what the outputs of the float model on the samples say of it; `run` runs it on one sample."""
     differing = len({tuple(hash(values.tobytes()) for values in sample.values()) for sample in samples})
     if differing < FEWEST_SAMPLES:
-        return Reference()
+        return Reference(tuple(map(str, findings_at_import(truth))))
     real = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
     moves = {}  # by how much each output moves over the samples, relative to its largest value
     for name, values in real.items():
@@ -59,6 +60,11 @@ def judge_reference(truth: Artifact, samples: SampleSet, outputs: Mapping[str, A
     if still and len(still) == len(real) and all((values == values[:1]).all() for values in numbers):
         return Reference((*(sentences[name] for name in still), *causes), tuple(warnings))
     return Reference((), (*(sentences[name] for name in still), *warnings, *causes))
+
+
+def findings_at_import(model: Artifact) -> list[Finding]:
+    """Returns what random inputs showed of a float model: all that is known of it where samples say nothing."""
+    return [schema.from_dict(Finding, each, "finding") for each in model.manifest.details.get("degenerate", ())]
 
 
 def _standstill(name: str, moved: float, samples: int, truth: Artifact, values: Array) -> str:

@@ -13,6 +13,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Defect, Finding, PassFailed, ToolMissing, Unsupported
 from anynpu.measure import sources
 from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
+from anynpu.measure.reference import findings_at_import
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import BETTER_SAMPLES, judge
 from anynpu.nursery import warm_children
@@ -224,9 +225,10 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
         oracle = chain[-2] if len(chain) > 1 and is_exact(links[-1].target) else None
         attempt.proved = repetition or _proof(steps, platform, chain, result, oracle)
         attempt.calibration = _adequacy(chain, attempt.proved.verification)
-        _judge_degenerate(result.model)
         if attempt.proved.verification is not None:
             judge(attempt.proved.verification, steps.request.gate)
+        else:
+            _judge_degenerate(result.model)
         adequacy = attempt.calibration
         if steps.request.strict_calibration and adequacy is not None and not adequacy.adequate:
             hint = "give more samples, like those that the model will see; without --strict-calibration this is a note"
@@ -251,8 +253,8 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
 
 
 def _judge_degenerate(model: Artifact) -> None:
-    """Raises for a model that is not a reference, whatever the samples are."""
-    findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
+    """Raises for a model that random inputs showed to be no reference; what is executed is judged on the samples."""
+    findings = findings_at_import(model)
     if findings:
         which = "the given model" if model.manifest.format == GIVEN else FLOAT_MODEL
         raise AccuracyError(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from graph_nets import parse, weights
 
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, Unsupported
 from anynpu.graph.degenerate import input_dependence
+from anynpu.graph.run import random_feeds
 
 
 def rules(model, samples=None):
@@ -90,3 +91,8 @@ def test_input_types(dtype):
     kind = {"int8": "int8", "uint8": "uint8", "int32": "int32", "bool": "bool", "float16": "float16"}[dtype]
     model = parse(f"g ({kind}[1,64] x) => (float[1,64] y) {{ c = Cast<to=1>(x)\n y = Add(c, b) }}", b=weights(64))
     assert rules(model) == []
+
+
+def test_an_input_of_a_type_that_numpy_has_no_numbers_of():
+    with pytest.raises(Unsupported, match="input 'x' has type int4"):
+        random_feeds(parse("g (int4[1,8] x) => (float[1,8] y) { y = Cast <to = 1> (x) }"), 0)
