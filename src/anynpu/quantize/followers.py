@@ -8,7 +8,7 @@ least expected error behind the function is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,9 +31,10 @@ _SHUT = 6.0
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A function that is applied to each value."""
+    """A function that is applied to each value; `steps` gives all that is computed on the way to its result."""
 
     function: Callable[[Array], Array]
+    steps: Callable[[Array], Sequence[Array]] = lambda _: ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Followed:
             return max(low, min(-_SHUT * self.follower.largest_factor, high)), high
         if isinstance(self.follower, Moved):
             return low, high  # the range of another tensor, which whoever has both knows
-        function = self.follower.function
+        function, inner = self.follower.function, self.follower.steps
         steps = 2**bits - 1
         centres = (np.arange(_BINS) + 0.5) * (2 * _REACH / _BINS) - _REACH
         centres[0], centres[-1] = min(low, centres[0]), max(high, centres[-1])
@@ -102,8 +103,14 @@ class Followed:
         tolerance = float(results.max() - results.min()) / steps / 2
         lows = [low, *(-end for end in _ENDS if -end > low)]
         highs = [high, *(end for end in _ENDS if end < high)]
-        lows = [end for end in lows if _lost(points, results, points < end, function, end) <= tolerance]
-        highs = [end for end in highs if _lost(points, results, points > end, function, end) <= tolerance]
+        spans = [(float(each.min()), float(each.max())) for each in inner(points)]
+
+        def harmless(end: float, outside: NDArray[np.bool_]) -> bool:
+            lost = _lost(points, results, outside, function, end)
+            return lost <= tolerance and _within(inner(np.asarray([end])), spans)
+
+        lows = [end for end in lows if harmless(end, points < end)]
+        highs = [end for end in highs if harmless(end, points > end)]
         best, least = (low, high), np.inf
         for bottom in lows:
             for top in highs:
@@ -114,6 +121,15 @@ class Followed:
                 if error < least * (1 - 1e-9):
                     best, least = (float(bottom), float(top)), error
         return best
+
+
+def _within(values: Sequence[Array], spans: Sequence[tuple[float, float]]) -> bool:
+    """Tells whether values lie in the spans that are measured: what a comparison turns to its other side may not."""
+    margins = [1e-6 * (high - low) for low, high in spans]
+    return all(
+        low - margin <= float(value[0]) <= high + margin
+        for value, (low, high), margin in zip(values, spans, margins, strict=True)
+    )
 
 
 def _lost(

@@ -55,7 +55,8 @@ def followers(net: Net) -> dict[str, Follower]:
     for source, (members, end) in functions(net).items():
         if source not in net.outputs and all(reader.result in members for reader in net.readers[source]):
             operations = tuple(net.makers[name] for name in members)
-            behind[source] = Pointwise(_Evaluated(operations, source, end, net.numbers))
+            evaluated = _Evaluated(operations, source, end, net.numbers)
+            behind[source] = Pointwise(evaluated, evaluated.steps)
     for operation in net.operations:
         if operation.kind == "softmax" and net.alone(operation.inputs[0]):
             behind[operation.inputs[0]] = Rows(operation.axis)
@@ -103,7 +104,15 @@ class _Evaluated:
             return result
         return self._computed(np.asarray(x, np.float64))
 
+    def steps(self, x: Array) -> list[Array]:
+        """Returns the values of every operation in double precision."""
+        values = self._values(np.asarray(x, np.float64))
+        return [np.broadcast_to(values[operation.result], np.shape(x)) for operation in self.operations]
+
     def _computed(self, x: Array) -> Array:
+        return np.broadcast_to(self._values(x)[self.end], np.shape(x))
+
+    def _values(self, x: Array) -> dict[str, Array]:
         values = {name: np.asarray(number, x.dtype) for name, number in self.numbers.items()}
         values[self.source] = x
         with np.errstate(all="ignore"):
@@ -111,4 +120,4 @@ class _Evaluated:
                 assert operation.function is not None
                 computed = operation.function(*(values.get(name) for name in operation.inputs))
                 values[operation.result] = np.asarray(computed, x.dtype)
-        return np.broadcast_to(values[self.end], np.shape(x))
+        return values

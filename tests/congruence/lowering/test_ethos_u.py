@@ -514,6 +514,17 @@ def branches() -> onnx.ModelProto:
     return net(nodes, {"x": (1, 6, 16), "z": (1, 6, 16)}, numbers)
 
 
+def bounds() -> onnx.ModelProto:
+    """A Clip in the form that ONNX writes it out in."""
+    nodes = [
+        helper.make_node("Less", ["x", "low"], ["l"]),
+        helper.make_node("Where", ["l", "low", "x"], ["a"]),
+        helper.make_node("Less", ["high", "a"], ["h"]),
+        helper.make_node("Where", ["h", "high", "a"], ["y"]),
+    ]
+    return net(nodes, {"x": (1, 6, 16)}, {"low": np.float32(-1), "high": np.float32(1)})
+
+
 def place_of_the_largest(size: int) -> onnx.ModelProto:
     """The rows of a table at the places of the largest numbers."""
     nodes = [
@@ -530,6 +541,7 @@ def two_largest() -> onnx.ModelProto:
 
 QUESTIONS = {
     "branches": (branches(), 20),
+    "bounds": (bounds(), 35),
     "the place of the largest": (place_of_the_largest(20), 25),
     "the place of the largest of many": (place_of_the_largest(200), 25),
     "the two largest": (two_largest(), 30),

@@ -65,6 +65,23 @@ def test_a_tensor_that_never_reaches_the_flat_part_is_stored_whole():
     assert followed.limits(-1.0, 2.0, 8) == (-1.0, 2.0)
 
 
+def test_a_range_does_not_turn_values_to_the_side_of_a_comparison_that_was_not_measured():
+    """Values of -2 are replaced; stored as -1 they would not be, and what is kept was measured from 0 to 2 only."""
+
+    def bounded(x):
+        return np.clip(x, -1, 1)
+
+    def kept(x):
+        return [np.where(x < -1, 0, x)]
+
+    ranges = []
+    for follower in (Pointwise(bounded), Pointwise(bounded, kept)):
+        followed = Followed(follower)
+        followed.observe(np.asarray([-2.0, 0.0, 2.0] * 8))
+        ranges.append(followed.limits(-2.0, 2.0, 8))
+    assert ranges[0] == (-1.0, 1.0) and ranges[1][0] < -1.0
+
+
 def graph(*nodes, numbers=()):
     value = helper.make_tensor_value_info
     return helper.make_graph(
