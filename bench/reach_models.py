@@ -243,9 +243,14 @@ def stub_torchvision() -> None:
     """Declares the kernels of torchvision where its binary part does not load: models need the Python part alone."""
     import torch
 
-    torch._tv = torch.library.Library("torchvision", "DEF")
-    for kernel in ("nms", "qnms"):
-        torch._tv.define(f"{kernel}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        return
+    except RuntimeError:  # its kernels were compiled for another torch
+        torch._tv = torch.library.Library("torchvision", "DEF")
+        for kernel in ("nms", "qnms"):
+            torch._tv.define(f"{kernel}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 TIMM = """resnet18 resnet10t mobilenetv2_050 mobilenetv3_small_050 mobilenetv4_conv_small_050 efficientnet_lite0
