@@ -165,6 +165,12 @@ UNUSED = [
     pytest.param([*BUILD, *DATA, "--dtype", "x=int64"], "--dtype goes with a PyTorch model", id="dtype-onnx"),
     pytest.param([*BUILD, *DATA, "--output-names", "a"], "--output-names goes with a PyTorch", id="output-names-onnx"),
     pytest.param([*BUILD, *DATA, "--fix", "q=1"], "the model has no input q", id="fix-no-input"),
+    pytest.param([*BUILD, *DATA, "--end-at", "q"], "q: is not one of the model's", id="end-at-no-tensor"),
+    pytest.param(
+        ["build", "-m", "zoo:kws", "-t", "cpu", "-o", "out", "--end-at", "q"],
+        "--end-at goes with an ONNX file",
+        id="end-at-zoo",
+    ),
     pytest.param([*BUILD, *DATA, "--trust-checkpoint"], "no effect without --ckpt", id="trust-without-ckpt"),
     pytest.param(
         ["build", "-m", "zoo:kws", "-t", "cpu", "-o", "out", "--ckpt", "a.pth"], "a model of the zoo", id="ckpt-zoo"

@@ -116,6 +116,7 @@ def _source(stated: ModelKeywords, model: Model, folder: Path, data: Samples | N
         channels={name: order.upper() for name, order in (stated.get("channels") or {}).items()},
         output_names=() if live else outputs,
         fixed={name: as_text(value) for name, value in (stated.get("fix") or {}).items()},
+        end_at=tuple(stated.get("end_at") or ()),
     )
     return source, named
 

@@ -33,6 +33,7 @@ class ModelKeywords(TypedDict, total=False):
     channels: Mapping[str, str] | None
     output_names: Sequence[str] | None
     fix: Mapping[str, object] | None
+    end_at: Sequence[str] | None
 
 
 class OptionKeywords(TypedDict, total=False):

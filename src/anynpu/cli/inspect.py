@@ -48,6 +48,7 @@ MODEL_FLAGS = (
     "channels",
     "output_names",
     "fix",
+    "end_at",
     "config",
 )
 

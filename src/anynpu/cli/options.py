@@ -49,6 +49,9 @@ class ModelFlags:
     channels: Mapping[str, str] = table("Colour order of an image input.", "--channels", metavar="NAME=RGB")
     output_names: tuple[str, ...] = flag("Names for the outputs of a PyTorch model.", (), metavar="A,B", type=Names())
     fix: Mapping[str, Json] = table("Constant value of an input of an ONNX file: sr=16000. Repeat for more.", "--fix")
+    end_at: tuple[str, ...] = flag(
+        "Tensors that an ONNX file ends at: what lies behind them is left out.", (), metavar="A,B", type=Names()
+    )
     config: Path | None = flag("TOML file with any of these settings.", None, "-c")
 
     def source(self) -> ModelSource:
@@ -66,6 +69,7 @@ class ModelFlags:
             channels={name: order.upper() for name, order in self.channels.items()},
             output_names=self.output_names,
             fixed={name: as_text(value) for name, value in self.fix.items()},
+            end_at=self.end_at,
         )
 
 

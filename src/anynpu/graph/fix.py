@@ -21,10 +21,12 @@ PICTURES = 4
 _TRUTHS = {"true": "1", "false": "0"}
 
 
-def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
-    """Returns the model with inputs as constants; a value is one number for all elements, or one for each."""
+def fixed(model: ModelProto, values: Mapping[str, str]) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model with inputs as constants, and a note for each; a value is one number for all, or one for each
+    element.
+    """
     if not values:
-        return model
+        return model, ()
     inputs = {value.name: value for value in inputs_of(model)}
     result = ModelProto()
     result.CopyFrom(model)
@@ -60,7 +62,7 @@ def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
     copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
     del result.graph.input[:]
     result.graph.input.extend(copies)
-    return result
+    return result, tuple(f"the input {name} is fixed at {text}" for name, text in values.items())
 
 
 def without_constant_outputs(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -185,6 +185,16 @@ def with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in read)
     graph.value_info.extend(value for value in model.graph.value_info if value.name in computed)
     return result
+
+
+def needed_nodes(nodes: Sequence[NodeProto], wanted: Collection[str], known: Collection[str] = ()) -> list[NodeProto]:
+    """Returns copies of the nodes that the wanted tensors are made by, in order, from the known tensors on."""
+    read, kept = set(wanted), []
+    for node in reversed(nodes):
+        if read & {*node.output}:
+            read |= names_read(node).difference(known)
+            kept.append(NodeProto.FromString(node.SerializeToString()))
+    return kept[::-1]
 
 
 def evaluated(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelProto) -> list[np.ndarray] | None:

@@ -19,6 +19,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from anynpu.errors import Unsupported
 from anynpu.graph.agreement import Disagreement, Feeds, Run, disagreement
+from anynpu.graph.fold import needed_nodes
 from anynpu.graph.run import Session
 from anynpu.graph.shapes import infer, inputs_of, shape_of, tensor_shapes
 
@@ -84,7 +85,7 @@ def cut_decode(model: ModelProto) -> tuple[ModelProto, DetectorHead]:
     graph = result.graph
     kinds = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
     names = {m.tensor: m.name for m in head.maps}
-    nodes = _needed(graph.node, set(names))
+    nodes = needed_nodes(graph.node, set(names))
     produced = {name for node in nodes for name in node.output}
     names |= {name: f"{name}_inner" for name in produced & set(names.values()) - set(names)}
     for node in nodes:
@@ -209,7 +210,7 @@ def _walk_back(
         else:
             waiting += node.input
     ordered = dict(sorted(maps.items(), key=lambda item: item[1]))
-    return ordered, _needed(model.graph.node, {output}, set(maps))
+    return ordered, needed_nodes(model.graph.node, {output}, set(maps))
 
 
 def _stride(shape: tuple[int, ...], image: tuple[int, int]) -> int:
@@ -354,15 +355,3 @@ def _anchored(maps: Floats, stride: int, anchors: Sequence[tuple[float, float]])
         for v, a in zip(values, anchors, strict=True)
     ]
     return np.concatenate(parts, 1)
-
-
-def _needed(
-    nodes: Sequence[NodeProto], wanted: set[str], known: set[str] | frozenset[str] = frozenset()
-) -> list[NodeProto]:
-    """Returns copies of the nodes that the wanted tensors are made by, in order, from the given tensors on."""
-    read, kept = set(wanted), []
-    for node in reversed(nodes):
-        if read & {*node.output}:
-            read |= {*node.input} - known
-            kept.append(NodeProto.FromString(node.SerializeToString()))
-    return kept[::-1]

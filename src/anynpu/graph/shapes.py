@@ -174,10 +174,15 @@ def require_known(model: ModelProto) -> None:
 
         refuse_integers(model)  # ONNX does not infer the shapes of these operators, which says nothing to the user
         refuse_foreign(model)
+        from anynpu.graph.end import places_before
+
+        lost = [name for node in model.graph.node for name in node.output if name in read and name not in static]
+        places = places_before(model, lost)
+        end = f", or end an ONNX file in front of them: --end-at {','.join(places)}" if places else ""
         raise Unsupported(
             f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
             findings,
-            "export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph",
+            f"export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph{end}",
         )
 
 

@@ -48,6 +48,8 @@ class ModelSource:
     output_names: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Values of inputs that never change, as the user wrote them."""
+    end_at: tuple[str, ...] = ()
+    """The tensors that become the outputs of an ONNX file; by default it ends where it ends."""
 
     def __post_init__(self) -> None:
         for name, order in self.channels.items():
@@ -68,6 +70,8 @@ class ModelSource:
                 raise ConfigError(f"--dtype {name}={dtype}: no such type", "known: " + ", ".join(DTYPES))
         if len({*self.output_names}) != len(self.output_names) or not all(self.output_names):
             raise ConfigError(f"--output-names {','.join(self.output_names)}: names that differ were expected")
+        if len({*self.end_at}) != len(self.end_at) or not all(self.end_at):
+            raise ConfigError(f"--end-at {','.join(self.end_at)}: names that differ were expected")
         if self.trust_checkpoint and not self.checkpoint:
             raise ConfigError("--trust-checkpoint has no effect without --ckpt", "give --ckpt FILE, or leave it out")
 
@@ -101,13 +105,16 @@ def identify(source: ModelSource) -> dict[str, str]:
         what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
         if source.checkpoint or source.arguments:
             raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
-        if source.fixed and source.kind != "onnx":
-            raise ConfigError(f"--fix goes with an ONNX file, not with {what}")
+        for flag, for_files in (("--fix", source.fixed), ("--end-at", source.end_at)):
+            if for_files and source.kind != "onnx":
+                raise ConfigError(f"{flag} goes with an ONNX file, not with {what}")
         for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
             if stated:
                 raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
     elif source.fixed:
         raise ConfigError("--fix goes with an ONNX file", "give a PyTorch model its value with --arg, or a wrapper")
+    elif source.end_at:
+        raise ConfigError("--end-at goes with an ONNX file", "let the module return what lies in front of the rest")
     elif unknown := [name for name in source.dtypes if name not in source.shapes]:
         near = schema.near(unknown[0], source.shapes)
         raise ConfigError(f"--dtype {unknown[0]}=...: no --shape names such an input{near}")

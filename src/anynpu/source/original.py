@@ -117,6 +117,7 @@ class Original:
 def read_original(source: ModelSource) -> Original:
     """Returns the user's model with inputs bound, in inference mode and with every shape known."""
     from anynpu.graph.dynamic import in_floats
+    from anynpu.graph.end import ended
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
     from anynpu.graph.fused import written_out
     from anynpu.graph.integers import in_pairs
@@ -138,9 +139,6 @@ def read_original(source: ModelSource) -> Original:
     shapes = {name: list(shape) for name, shape in source.shapes.items()}
     of_file = (lambda _: "") if exported is None else (lambda _: "the module's own inputs are what was stated")
 
-    def bind(graph: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
-        return fixed(graph, source.fixed), len(source.fixed)
-
     def noting(
         name: str, what: str, change: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, tuple[str, ...]]]
     ) -> Pass[onnx.ModelProto]:
@@ -148,7 +146,8 @@ def read_original(source: ModelSource) -> Original:
         return Pass(name, what, lambda graph: noted(change(graph)), requires=requires, keeps_results=False)
 
     begin = [
-        Pass("fix", "inputs that --fix names become constants", bind, requires=of_file, keeps_results=False),
+        noting("end", "the model ends at the tensors that --end-at names", lambda graph: ended(graph, source.end_at)),
+        noting("fix", "inputs that --fix names become constants", lambda graph: fixed(graph, source.fixed)),
         noting("inference", "operators in training mode compute as they do outside training", for_inference),
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
     ]
@@ -172,8 +171,7 @@ def read_original(source: ModelSource) -> Original:
     wide = any(effect.changed for effect in widened) and exported is None and branching is None
     narrow = with_sample_axis(make_static(pairs, shapes))[0] if wide else None
     integers = with_sample_axis(bound)[0] if pairs is not bound else None
-    effects = (*begun, *rewritten, *widened, *done)
-    return Original(graph, tuple(notes), exported, branching, effects, narrow, integers)
+    return Original(graph, tuple(notes), exported, branching, (*begun, *rewritten, *widened, *done), narrow, integers)
 
 
 def _branching(graph: onnx.ModelProto, of_file: bool) -> onnx.ModelProto | None:
