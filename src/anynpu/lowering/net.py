@@ -30,6 +30,8 @@ _KINDS: Mapping[str, Kind] = {
     "PAD": "pad",
     "REDUCE_MAX": "largest",
 }
+_JOINS = {"CONCATENATION": None, "PACK": None, "PAD": 1, "RESHAPE": 1, "TRANSPOSE": 1}
+"""How many inputs of an operator are its result, value for value; None stands for all."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def _operation(operator: Operator, graph: Graph) -> Operation:
         rectified=fused in ("RELU", "RELU6"),
         moves=data_input(operator) if operator.kind in KEEPS_SCALE else "",
         reshapes=operator.kind == "RESHAPE",
+        joins=operator.inputs[: _JOINS.get(operator.kind, 0)] if fused == "NONE" else (),
     )
 
 

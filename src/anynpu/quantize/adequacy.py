@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from anynpu.quantize.calibration import Dataset, sample_digests
+from anynpu.quantize.calibration import Dataset, distinct
 from anynpu.quantize.ranges import Range
 from anynpu.records.calibration import Calibration, MovingRange
 
@@ -82,7 +82,7 @@ def calibration(
     moving = sorted(((share, name) for name, share in shares.items() if share > MOVES), reverse=True)
     return Calibration(
         samples=data.count,
-        distinct=len({*sample_digests(data)}),
+        distinct=distinct(data),
         constant=all(
             array[:1].size > 1 and all(bool((row == row.flat[0]).all()) for row in array)
             for array in data.inputs.values()

@@ -101,16 +101,24 @@ class Followed:
         if not np.isfinite(results).all() or not np.isfinite(slopes).all():
             return low, high
         tolerance = float(results.max() - results.min()) / steps / 2
-        lows = [low, *(-end for end in _ENDS if -end > low)]
-        highs = [high, *(end for end in _ENDS if end < high)]
+        lows = np.asarray([low, *(-end for end in _ENDS if -end > low)])
+        highs = np.asarray([high, *(end for end in _ENDS if end < high)])
         spans = [(float(each.min()), float(each.max())) for each in inner(points)]
 
-        def harmless(end: float, outside: NDArray[np.bool_]) -> bool:
-            lost = _lost(points, results, outside, function, end)
-            return lost <= tolerance and _within(inner(np.asarray([end])), spans)
+        def harmless(ends: Floats, outside: NDArray[np.intp], ordered: Array) -> Floats:
+            """Returns the ends that may clip as many of the ordered results as lie outside of them."""
+            last, clipped = np.maximum(outside - 1, 0), function(ends)
+            below, above = (each.accumulate(ordered)[last] for each in (np.minimum, np.maximum))
+            lost = np.where(outside > 0, np.maximum(above - clipped, clipped - below), 0.0)
+            fine: NDArray[np.bool_] = lost <= tolerance
+            for value, (least, most) in zip(inner(ends), spans, strict=True):
+                # What a comparison turns to the side that was not measured may be anything.
+                margin = 1e-6 * (most - least)
+                fine &= (least - margin <= value) & (value <= most + margin)
+            return ends[fine]
 
-        lows = [end for end in lows if harmless(end, points < end)]
-        highs = [end for end in highs if harmless(end, points > end)]
+        lows = harmless(lows, np.searchsorted(points, lows, "left"), results)
+        highs = harmless(highs, len(points) - np.searchsorted(points, highs, "right"), results[::-1])
         best, least = (low, high), np.inf
         for bottom in lows:
             for top in highs:
@@ -121,21 +129,3 @@ class Followed:
                 if error < least * (1 - 1e-9):
                     best, least = (float(bottom), float(top)), error
         return best
-
-
-def _within(values: Sequence[Array], spans: Sequence[tuple[float, float]]) -> bool:
-    """Tells whether values lie in the spans that are measured: what a comparison turns to its other side may not."""
-    margins = [1e-6 * (high - low) for low, high in spans]
-    return all(
-        low - margin <= float(value[0]) <= high + margin
-        for value, (low, high), margin in zip(values, spans, margins, strict=True)
-    )
-
-
-def _lost(
-    points: Floats, results: Array, outside: NDArray[np.bool_], function: Callable[[Array], Array], end: float
-) -> float:
-    """Returns by how much a function's results change most where its argument is clipped at one end."""
-    if not outside.any():
-        return 0.0
-    return float(np.abs(results[outside] - function(np.asarray([end]))[0]).max())

@@ -89,6 +89,8 @@ class Operation:
     """The input whose values it hands on, none of them changed."""
     reshapes: bool = False
     """Whether it moves values without changing their order."""
+    joins: tuple[str, ...] = ()
+    """The tensors that its result consists of, every value of them; that of a pad has zeros too."""
     parameters: tuple[str, ...] = ()
     """The stored scale and bias of a normalisation over the last axis."""
     axis: int = -1

@@ -139,6 +139,7 @@ def _operation(
         partial(_computed, node) if reads_numbers(node) else None,
         moves=node.input[0] if node.op_type in MOVES else "",
         reshapes=node.op_type == "Reshape",
+        joins=tuple(node.input[: None if node.op_type == "Concat" else 1 if node.op_type in MOVES else 0]),
         parameters=parameters if kind == "norm" else (),
         axis=int(attribute(node, "axis", -1)),
     )

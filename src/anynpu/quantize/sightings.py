@@ -37,6 +37,15 @@ MOST_BYTES = 64 << 20
 F = TypeVar("F", bound=Form)
 
 
+@dataclass(frozen=True)
+class Derived:
+    """A tensor whose limits follow from those of others: its values need not be read."""
+
+    sources: tuple[str, ...]
+    limits: Callable[..., Array]
+    """Computes its smallest and largest values from those of its sources."""
+
+
 @dataclass
 class Sightings:
     """The limits of every tensor of a float model, and of the channels of some, in each sample."""
@@ -44,8 +53,9 @@ class Sightings:
     axes: Mapping[str, int]
     collector: RangeCollector
     sketch: Sketch | None = None
-    sigmoids: Mapping[str, tuple[str, Callable[..., Array]]] = field(default_factory=dict)
-    """Sigmoids of other tensors: they rise, so that their limits are those of what they read."""
+    order: Sequence[str] = ()
+    """The tensors of the model, what is computed behind what it is computed from."""
+    derived: Mapping[str, Derived] = field(default_factory=dict)
     lows: dict[str, list[Array]] = field(default_factory=dict)
     highs: dict[str, list[Array]] = field(default_factory=dict)
     answers: dict[int, dict[str, Array]] = field(default_factory=dict)
@@ -54,16 +64,18 @@ class Sightings:
     def observe(self, tensors: Mapping[str, Array], sample: int, count: int) -> None:
         """Adds one of `count` samples."""
         ends: dict[str, Array] = {}
-        for name, axis in self.axes.items():
-            rows = channel_rows(tensors[name], axis)
-            ends[name] = np.stack([by_channel(np.minimum, rows), by_channel(np.maximum, rows)])
+        for name in self.order:
+            if (follows := self.derived.get(name)) is not None:
+                if ends.keys() >= {*follows.sources}:  # whole numbers have no limits
+                    ends[name] = follows.limits(*(ends[source] for source in follows.sources))
+            elif (array := tensors.get(name)) is not None and array.dtype.kind == "f" and array.size:
+                ends[name] = _ends(array, self.axes.get(name))
+        for name in self.axes:
             self.lows.setdefault(name, []).append(ends[name][0])
             self.highs.setdefault(name, []).append(ends[name][1])
-        for name, (source, function) in self.sigmoids.items():
-            if source not in ends:
-                ends[source] = np.stack([tensors[source].min(), tensors[source].max()])
-            ends[name] = function(ends[source])
-        self.collector.observe_limits({**tensors, **{name: ends[name] for name in self.sigmoids}}, sample, ends)
+        self.collector.observe_limits(
+            {**{name: ends[name] for name in self.derived if name in ends}, **tensors}, sample, ends
+        )
         if self.sketch is not None:
             self.sketch.observe(tensors, sample, count)
 
@@ -112,6 +124,42 @@ def louder(net: Net, between_layers: bool) -> dict[str, int]:
     return axes
 
 
+def derived(net: Net, axes: Mapping[str, int]) -> dict[str, Derived]:
+    """Returns the tensors whose limits, along `axes` where these name one, follow from those of others."""
+    result: dict[str, Derived] = {}
+    # Something stored, empty or of a shape that is not known is read.
+    known = {name for name in net.computed if 0 not in net.shapes.get(name, (0,))}
+    for each in net.operations:
+        sigmoid = each.function if each.kind == "sigmoid" else None  # it rises
+        name, sources = each.result, each.joins if sigmoid is None else each.inputs[:1]
+        if not sources or not known.issuperset(sources):
+            continue
+        axis, of_source = axes.get(name), axes.get(sources[0])
+        if each.kind == "pad":
+            # No channel may be padding alone where limits of channels are kept.
+            if axis is None or (axis == of_source and net.shapes[name][axis] == net.shapes[sources[0]][axis]):
+                result[name] = Derived(sources, _with_zero)
+        elif axis is None:
+            result[name] = Derived(sources, sigmoid or _joined)
+    return result
+
+
+def _ends(values: Array, axis: int | None) -> Array:
+    """Returns the smallest and the largest value, of each channel where an axis is named."""
+    if axis is None:
+        return np.stack([values.min(), values.max()])
+    rows = channel_rows(values, axis)
+    return np.stack([by_channel(np.minimum, rows), by_channel(np.maximum, rows)])
+
+
+def _with_zero(ends: Array) -> Array:
+    return np.stack([np.minimum(ends[0], 0), np.maximum(ends[1], 0)])
+
+
+def _joined(*ends: Array) -> Array:
+    return np.stack([np.min([each[0].min() for each in ends]), np.max([each[1].max() for each in ends])])
+
+
 def sighted(
     form: Form,
     data: Dataset,
@@ -126,13 +174,12 @@ def sighted(
     sizes = sum(net.shapes[name][axis] for name, axis in axes.items())
     if data.padding is not None or collector.passes > 1 or 8 * sizes * data.count > MOST_BYTES:
         return None
-    looked_at = {*axes, *(sketch.axes if sketch is not None else ()), *collector.followed, *net.outputs}
-    sigmoids = {
-        each.result: (each.inputs[0], each.function)
-        for each in net.operations
-        if each.kind == "sigmoid" and each.function is not None and each.result not in looked_at
-    }
-    seen, run = Sightings(axes, collector, sketch, sigmoids), form.run(net.computed - sigmoids.keys())
+    looked_at = {*collector.followed, *net.outputs}
+    if sketch is not None:
+        looked_at |= sketch.axes.keys() | sketch.averaged.keys()
+    order = [*sorted(net.computed - net.makers.keys()), *net.makers]
+    seen = Sightings(axes, collector, sketch, order, derived(net, axes))
+    run = form.run(net.computed - (seen.derived.keys() - looked_at))
     outputs = net.outputs & net.computed
     places = proof_places(data) if axes else []
     if 4 * len(places) * sum(math.prod(net.shapes[name]) for name in outputs) > MOST_BYTES:

@@ -6,6 +6,7 @@ from anynpu.quantize.calibration import (
     Dataset,
     Preprocess,
     content_digest,
+    distinct,
     load_data,
     sample_digests,
     source_digest,
@@ -299,3 +300,19 @@ def test_source_digest_follows_the_bytes(tmp_path):
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, False, False, True, True]
     with pytest.raises(ConfigError, match="no such file"):
         source_digest(str(tmp_path / "gone.npy"))
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_samples_are_told_apart_wherever_they_differ(mapped, tmp_path):
+    values = np.zeros((8, 3, 40, 30), np.float32)
+    values[1, 1, 17, 19] = 1e-30  # one place of 3,600
+    values[2:4, 0, 0, 0] = [2, 3]
+    values[7] = values[1]
+    if mapped:
+        np.save(tmp_path / "x.npy", values)
+        values = np.load(tmp_path / "x.npy", mmap_mode="r")
+    turned = values.transpose(0, 2, 3, 1)
+    for inputs in ({"x": values}, {"x": turned}, {"x": values, "y": np.zeros((8, 0), np.float32)}):
+        data = Dataset(inputs, None, "t")
+        assert distinct(data) == 4 == len({*sample_digests(data)})
+    assert distinct(Dataset({"x": values, "y": np.arange(8)}, None, "t")) == 8

@@ -143,3 +143,60 @@ def test_passes_are_proved_by_the_answers_that_were_seen(kind, monkeypatch):
     other = FORMS[kind](net(1.0))
     monkeypatch.setattr(repairs, "smoothed", lambda *_: (other, 1))
     assert [each.name for each in levelled(form, data, False, seen)[1] if each.dropped] == ["smooth"]
+
+
+def moved() -> onnx.ModelProto:
+    """Results that are put together, moved, padded and counted, so that some limits follow from others."""
+    draw = np.random.default_rng(6)
+    arrays = {
+        "w": draw.normal(0, 0.4, (4, 3, 3, 3)),
+        "v": draw.normal(0, 0.4, (4, 11, 1, 1)),
+        "k": np.ones((1, 3, 8, 8)),
+    }
+    stored = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    whole = {"pads": [0, 0, 1, 1, 0, 0, 2, 0], "shape": [1, 4, 4, 16], "flat": [1, -1], "first": [0], "all": [5]}
+    whole |= {"axes": [1]}
+    stored += [numpy_helper.from_array(np.asarray(values, np.int64), name) for name, values in whole.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Concat", ["c", "s", "x"], ["joined"], axis=1),
+        helper.make_node("Pad", ["joined", "pads"], ["padded"]),
+        helper.make_node("Conv", ["padded", "v"], ["d"]),
+        helper.make_node("Reshape", ["s", "shape"], ["folded"]),
+        helper.make_node("Transpose", ["folded"], ["turned"], perm=[0, 2, 1, 3]),
+        helper.make_node("Concat", ["x", "k"], ["half stored"], axis=1),
+        helper.make_node("Greater", ["turned", "folded"], ["larger"]),
+        helper.make_node("Cast", ["larger"], ["number"], to=TensorProto.INT32),
+        helper.make_node("Reshape", ["number", "flat"], ["numbers"]),
+        helper.make_node("Cast", ["numbers"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["d", "flat"], ["d flat"]),
+        helper.make_node("Reshape", ["half stored", "flat"], ["h flat"]),
+        helper.make_node("Concat", ["real", "d flat", "h flat"], ["y"], axis=1),
+    ]
+    return made(nodes, stored, [1, 3, 8, 8], [1, 256 + 4 * 99 + 384])
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", [*NETS, "moved"])
+@pytest.mark.parametrize("level", [False, True])
+def test_limits_that_follow_are_those_that_are_read(kind, name, level, monkeypatch):
+    monkeypatch.setitem(NETS, "moved", moved)
+    form, data = case(kind, name)
+    axes = louder(form.net(), True) if level else {}
+
+    def seen():
+        collector = RangeCollector("auto", followers=followers(form.net()), observed=SampleLimits())
+        return sighted(form, data, collector, axes, None, None)
+
+    got, follow = seen(), sightings.derived(form.net(), axes)
+    monkeypatch.setattr(sightings, "derived", lambda *_: {})
+    read = seen()
+    for side in ("lows", "highs"):
+        for mine, theirs in ((got, read), (got.collector.observed, read.collector.observed)):
+            limits, wanted = getattr(mine, side), getattr(theirs, side)
+            assert limits.keys() == wanted.keys()
+            for tensor in wanted:  # runtimes compute sigmoids to some parts in ten thousand
+                np.testing.assert_allclose(limits[tensor], wanted[tensor], rtol=1e-3, atol=1e-6, err_msg=tensor)
+    kinds = {form.net().makers[tensor].kind for tensor in follow}
+    assert name != "moved" or kinds == {"sigmoid", "other", *(("pad",) if kind == "tflite" else ())}
