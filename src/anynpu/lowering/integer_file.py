@@ -20,7 +20,7 @@ from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.quantise import with_shorter_rows
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.widen import around, chosen_wide
-from anynpu.lowering.write import to_bytes
+from anynpu.lowering.write import to_model
 from anynpu.quantize.adequacy import calibration
 from anynpu.quantize.averages import averages
 from anynpu.quantize.calibration import Dataset
@@ -42,6 +42,7 @@ from anynpu.runtime.tflite_file import (
     pack_model,
     read_specs,
     shared_model,
+    specs_of,
 )
 from anynpu.tensors import Array, TensorSpec, by_name, seen_as
 
@@ -85,7 +86,8 @@ def quantize_file(
 
     With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables; `as_ramps` is for NPUs
     that read none. What is `fixed` holds. The figures name operators that stay in floating point, and the factors of
-    channels that were equalised, by the tensor of the float file. `calibration` is what the samples say of ranges.
+    channels that were equalised, by the tensor of the float file. `calibration` is what the samples say of ranges,
+    `borders` are the inputs and outputs of the file.
     """
     if plan.activations in ("uint8", "uint16"):
         raise ConfigError(f"TFLite has no {plan.activations} activations", "its kernels are int8 or int16")
@@ -93,7 +95,7 @@ def quantize_file(
     model = shared_model(original, str(float_path))
     started = time.perf_counter()
     if plan.activations == "float32":
-        return _written(pack_model(model), model, out, plan, data, {})
+        return _written(model, out, plan, data, {})
     _check_inputs(float_path, data)
     stated = read_stated(plan.quantisation, "tflite")
     form = LoweredForm(from_bytes(original, float_path.name))
@@ -123,9 +125,8 @@ def quantize_file(
     if stated is not None:
         stated.check(quantisation, automatic)
     keep_quantisation(quantisation, out)
-    content = to_bytes(graph)
     seconds = {"calibrate": ranged - started, "quantize": time.perf_counter() - ranged}
-    return _written(content, shared_model(content), out, plan, data, seconds) | {
+    return _written(to_model(graph), out, plan, data, seconds) | {
         "equalized": dict(form.factors),
         "calibration": calibration(observed, ranges | observed_ranges, data, form.factors),
         "passes": effects,
@@ -155,9 +156,8 @@ def _repaired(
     return result, (*effects, *more)
 
 
-def _written(
-    content: bytes, model: Any, out: Path, plan: QuantPlan, data: Dataset, seconds: dict[str, float]
-) -> Figures:
+def _written(model: Any, out: Path, plan: QuantPlan, data: Dataset, seconds: dict[str, float]) -> Figures:
+    content = pack_model(model)
     out.write_bytes(content)
     operators = operator_counts(model)
     return {
@@ -169,6 +169,7 @@ def _written(
         "conversions": operators.get("QUANTIZE", 0) + operators.get("DEQUANTIZE", 0),
         "bytes": len(content),
         "seconds": seconds,
+        "borders": specs_of(model),
     }
 
 

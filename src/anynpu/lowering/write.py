@@ -63,6 +63,11 @@ def type_code(dtype: str) -> int:
 
 def to_bytes(graph: Graph) -> bytes:
     """Returns the graph as the bytes of a .tflite file."""
+    return pack_model(to_model(graph))
+
+
+def to_model(graph: Graph) -> Any:
+    """Returns the graph as the object that a .tflite file is packed from, and read into."""
     s = schema()
     model, subgraph = s.ModelT(), s.SubGraphT()
     numbers = {name: number for number, name in enumerate(graph.tensors)}
@@ -83,7 +88,7 @@ def to_bytes(graph: Graph) -> bytes:
         code.deprecatedBuiltinCode, code.version = min(code.builtinCode, 127), version
         model.operatorCodes.append(code)
     model.signatureDefs = [_signature(graph, numbers)]
-    return pack_model(model)
+    return model
 
 
 def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:

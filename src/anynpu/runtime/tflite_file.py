@@ -157,7 +157,13 @@ def read_specs(
     path: Path, layouts: Mapping[str, str] | None = None, channels: Mapping[str, str] | None = None
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Returns inputs and outputs of a TFLite file with their quantisation; layouts and channel orders are stated."""
-    model = shared_model(path.read_bytes(), str(path))
+    return specs_of(shared_model(path.read_bytes(), str(path)), layouts, channels)
+
+
+def specs_of(
+    model: Any, layouts: Mapping[str, str] | None = None, channels: Mapping[str, str] | None = None
+) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Returns inputs and outputs of a model with their quantisation."""
     graph = model.subgraphs[0]
 
     def spec(index: int) -> TensorSpec:

@@ -317,6 +317,6 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
     if (said := figures.pop("calibration", None)) is not None:
         keep_calibration(said, Path(out))
-    inputs, outputs = (schema.to_dict(specs) for specs in read_specs(Path(out)))
+    inputs, outputs = (schema.to_dict(specs) for specs in figures.pop("borders"))
     effects = schema.to_dict(figures.pop("passes", ()))
     return {"figures": figures, "passes": effects, "inputs": inputs, "outputs": outputs}
