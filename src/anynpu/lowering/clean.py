@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from anynpu.graph.passes import Pass, Repeated
-from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.graph import Graph, Operator, Tensor, free_name, int32, pruned
 from anynpu.lowering.moves import (
     few_axes,
     joined_transposes,
@@ -299,9 +299,13 @@ def _folded(
 
 
 def folded_ahead(graph: Graph) -> Graph:
-    """A MUL or ADD of one number, or one per channel, goes into the stored weights that alone read its result."""
-    readers, tensors = graph.readers(), dict(graph.tensors)
+    """A MUL or ADD of one number, or one per channel, goes into the stored weights that alone read its result.
+
+    What is moved between the two has other values then, and another name.
+    """
+    readers, makers, tensors = graph.readers(), graph.makers(), dict(graph.tensors)
     same: dict[str, str] = {}
+    names: dict[str, str] = {}
     operators: list[Operator] = []
     for operator in graph.operators:
         operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
@@ -323,8 +327,18 @@ def folded_ahead(graph: Graph) -> Graph:
                         rows = np.asarray(weights.data, np.float64).reshape(weights.shape[0], -1)
                         tensors[bias.name] = _with(bias, bias.data + (rows * along).sum(axis=1))
                 same[result] = source
+                for moved in {user.inputs[0] for user in users} - {result}:
+                    while moved != result and moved not in names:
+                        names[moved] = free_name(f"{source}/moved", tensors)
+                        tensors[names[moved]] = replace(tensors[moved], name=names[moved])
+                        moved = makers[moved].inputs[0]
                 continue
         operators.append(operator)
+
+    def named(each: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in each)
+
+    operators = [replace(each, inputs=named(each.inputs), outputs=named(each.outputs)) for each in operators]
     return _rebuilt(graph, operators, tensors)
 
 

@@ -55,6 +55,6 @@ def integer_graph(
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces
     graph, ranges, sloped = without_slopes(graph, ranges, wide - around(graph, plan.float_tensors))
-    quantisation = quantised(graph, ranges, plan, fixed.weights, wide | sloped)
+    quantisation = quantised(graph, ranges, plan, fixed, wide | sloped)
     integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables, as_ramps))
     return distinct(integers), quantisation.described(graph, ranges, origins or {})

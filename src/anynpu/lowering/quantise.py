@@ -26,7 +26,7 @@ from anynpu.lowering.integers import (
     runs_on,
 )
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
-from anynpu.quantize.fixed import FixedWeights, form_of
+from anynpu.quantize.fixed import NOTHING, Fixed, form_of
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
 from anynpu.quantize.weights import integer_bits, largest_integer, symmetric_scales
@@ -118,14 +118,14 @@ def quantised(
     graph: Graph,
     ranges: Mapping[str, Range],
     plan: QuantPlan,
-    weights: Mapping[str, FixedWeights] | None = None,
+    fixed: Fixed = NOTHING,
     wide: frozenset[str] | None = None,
 ) -> Quantised:
-    """Returns the quantisation of a float graph for the ranges of its activations; `weights` are scales of weights
-    that hold as they are, `wide` the results of 16 bits in a graph of 8."""
+    """Returns the quantisation of a float graph for the ranges of its activations; the scales of weights that are
+    `fixed` hold as they are, `wide` are the results of 16 bits in a graph of 8."""
     if wide is None:
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
-    work = _Quantiser(graph, ranges, plan, weights or {}, wide if plan.activations == "int8" else frozenset())
+    work = _Quantiser(graph, ranges, plan, fixed, wide if plan.activations == "int8" else frozenset())
     for name in graph.inputs:
         if graph.tensors[name].dtype == "float32":
             chosen = plan.activations == "int8" and name in plan.wide_tensors
@@ -146,10 +146,10 @@ class _Quantiser:
         graph: Graph,
         ranges: Mapping[str, Range],
         plan: QuantPlan,
-        weights: Mapping[str, FixedWeights],
+        fixed: Fixed,
         wide: frozenset[str],
     ) -> None:
-        self.weights = weights
+        self.fixed = fixed
         self.origins: dict[str, Origin] = {}
         self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
         # Ranges of computed masks, which nothing but sums before a softmax reads, are cut far below
@@ -179,7 +179,8 @@ class _Quantiser:
 
     def measured(self, name: str, dtype: str) -> Form:
         """Returns the form that covers the range of a tensor."""
-        return Form(dtype, quantization_for(self.ranges.get(name, Range(0.0, 0.0)), dtype, dtype == "int16"))
+        limits = self.fixed.copies.get((name, dtype), self.ranges.get(name, Range(0.0, 0.0)))
+        return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
 
     def adopt_joined(self) -> None:
         """Lets a tensor that only a join reads have the scale of the joined at once: it is not rounded twice."""
@@ -293,7 +294,7 @@ class _Quantiser:
         offsets = self.graph.constant(bias) if bias else None
         bits: int = self.plan.weight_bits if operator.kind in HALF_BYTE_KINDS and dtype == "int8" else 8
         self.origins |= {stored: "weights", bias: "bias"}
-        if known := self.weights.get(stored):
+        if known := self.fixed.weights.get(stored):
             bits, scales = known.bits, np.asarray(known.scale, np.float32)
         else:
             axes = axis if self.plan.weights == "per-channel" else None

@@ -55,7 +55,8 @@ def trained_chain(
         changed = {name: False for name in ("equalize", "cle", "adaround") if getattr(options, name, False)}
         plain.append(replace(link, options=replace(options, **changed)) if changed else link)
     probe = _compiled(steps, platform, plain[: at + 1], result.model, result)
-    model = train(steps, platform.name, result.model, scheme_of(result.model, probe[at]))
+    scheme = scheme_of(result.model, probe[at], probe[at - 1] if at else None)
+    model = train(steps, platform.name, result.model, scheme)
     again = _compiled(steps, platform, plain, model, result)
     check_integers(model, again[at])
     after = read_verification(verify(steps, platform, again[at], result.model, data), "")

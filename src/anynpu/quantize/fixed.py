@@ -51,6 +51,8 @@ class Fixed:
     """Whether weights and biases may still be changed; trained ones lie on their grids."""
     stated: frozenset[str] = frozenset()
     """The ranges that the user states."""
+    copies: Mapping[tuple[str, str], Range] = field(default_factory=dict)
+    """The ranges of tensors where they are read in another type, by that type."""
 
     @property
     def origins(self) -> dict[str, Origin]:

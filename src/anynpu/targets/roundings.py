@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import IntegrityError, Unsupported
 from anynpu.quantize.weights import integer_bits, largest_integer
+from anynpu.records import calibration
 from anynpu.tensors import Array, Quantization
 from anynpu.training.record import read_integers, read_record
-from anynpu.training.scheme import Rounding, Scheme, WeightRounding
+from anynpu.training.scheme import Factors, Rounding, Scheme, WeightRounding
 
 if TYPE_CHECKING:
     import onnx
+
+    from anynpu.lowering.graph import Tensor
+
+_WEIGHTED = ("Conv", "Gemm", "MatMul", "ConvTranspose")
+_TURNS = 40
+"""More than factors along two axes need to be found, where there are such."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class Compiled:
     activations: Mapping[str, Rounding]
     weights: Mapping[str, tuple[WeightRounding, Array]]
     """By the name in the compiled file; output channels come first, then input channels, where a file has them so."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Activations that are others in another type."""
 
 
 def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
@@ -49,7 +59,7 @@ def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
         for name in node.input:
             uses[name] = uses.get(name, 0) + 1
     for node in model.graph.node:
-        if node.op_type not in ("Conv", "Gemm", "MatMul", "ConvTranspose") or len(node.input) < 2:
+        if node.op_type not in _WEIGHTED or len(node.input) < 2:
             continue
         name = node.input[1]
         if name not in shapes or uses[name] != 1 or node.input[0] in shapes:
@@ -65,14 +75,21 @@ def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
         yield Weighted(name, shapes[name], axis, node.output[0], bias if uses.get(bias) == 1 else "")
 
 
-def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
-    """Returns the roundings of a compiled file, by the names of the float model; other files raise Unsupported."""
+def scheme_of(model: Artifact, compiled: Artifact, lowered: Artifact | None = None) -> Scheme:
+    """Returns the roundings of a compiled file, by the names of the float model; other files raise Unsupported.
+
+    `lowered` is the float file that was compiled, where it is another than the model.
+    """
     import onnx
 
     reader = READERS.get(compiled.manifest.format)
     if reader is None:
         raise Unsupported(f"training does not know how {compiled.manifest.format} rounds", hint="leave --qat out")
     layers, graph = reader(compiled), onnx.load(model.main)
+    floats: dict[str, Array] | None = None
+    if lowered is not None and lowered.manifest.format == "tflite-float":
+        floats = {tensor.name: values for tensor, values in _stored(lowered)}
+    initializers = {tensor.name: tensor for tensor in graph.graph.initializer}
     weights = {}
     for each in weighted(graph):
         stored = next((n for n in (each.name, f"{each.output}/weights") if n in layers.weights), None)
@@ -83,6 +100,9 @@ def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
         if len(rounding.scale) in (1, channels):
             axis = None if len(rounding.scale) == 1 else each.axis
             weights[each.name] = replace(rounding, axis=axis, tensor=stored)
+            if floats is not None and stored in floats:
+                factors = factors_of(each, onnx.numpy_helper.to_array(initializers[each.name]), floats[stored])
+                weights[each.name] = replace(weights[each.name], factors=factors)
         if each.bias and (biases := f"{each.output}/biases") in layers.weights:
             form = layers.weights[biases][0]
             folded = form.folded and replace(form.folded, weights=each.name, axis=each.axis)
@@ -101,7 +121,56 @@ def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
         weights,
         {name: each for name, each in known.items() if name not in names},
         {name: each for name, (each, _) in layers.weights.items() if name not in taken},
+        () if floats is None else tuple(constants_of(graph.graph)),
+        layers.copies,
     )
+
+
+def factors_of(layer: Weighted, weights: Array, lowered: Array) -> tuple[Factors, ...]:
+    """Returns what the weights of the float model were multiplied by on the way to a float file, output by output and
+    input by input; raises where that is not all that became of them."""
+    rows = np.moveaxis(weights, layer.axis, 0).astype(np.float64)
+    if lowered.size == rows.size and len(lowered) == len(rows):
+        if _alike(rows.reshape(len(rows), -1), lowered.reshape(len(rows), -1), rows.ndim == 2):
+            return ()
+        sizes = len(rows), rows.shape[1], -1
+        one, other = rows.reshape(sizes), lowered.reshape(sizes).astype(np.float64)
+        sides = [np.ones((len(rows), 1, 1)), np.ones((1, sizes[1], 1))]
+        for turn in range(_TURNS):
+            side, fixed = turn % 2, one * sides[1 - turn % 2]
+            along = (1 - side, 2)
+            norm = np.square(fixed).sum(along, keepdims=True)
+            sides[side] = np.divide(
+                (fixed * other).sum(along, keepdims=True), norm, where=norm > 0, out=np.ones_like(norm)
+            )
+            if np.allclose(one * sides[0] * sides[1], other, 1e-4, 1e-6 * np.abs(other).max()):
+                inputs = 1 if layer.axis == 0 else 0
+                named = ((layer.axis, sides[0]), (inputs, sides[1]))
+                return tuple(
+                    Factors(axis, tuple(float(np.float32(v)) for v in side.reshape(-1)))
+                    for axis, side in named
+                    if not np.all(side == 1)
+                )
+    raise Unsupported(
+        f"training: the weights {layer.name} become others before they are rounded: no factor of inputs and outputs "
+        "tells how",
+        hint="leave --qat out",
+    )
+
+
+def constants_of(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yields stored factors, which may become part of weights, and zeros, which leave no trace in a file."""
+    from onnx import numpy_helper
+
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        scaling = node.op_type in ("Mul", "Div")
+        for place, name in enumerate(node.input):
+            if name not in stored or node.op_type in _WEIGHTED:
+                continue
+            scales = scaling or (place == 1 and node.op_type.endswith("Normalization"))
+            if scales or not np.any(numpy_helper.to_array(stored[name])):
+                yield name
 
 
 def check_integers(trained: Artifact, compiled: Artifact) -> None:
@@ -143,38 +212,60 @@ def _holds(stored: Array, wanted: Array, axis: int | None) -> bool:
     rows = wanted if axis is None else np.moveaxis(wanted, axis, 0)
     if stored.size != rows.size or len(stored) != len(rows):
         return False
-    integers, sought = (each.reshape(len(each), -1).astype(np.int64) for each in (stored, rows))
-    if np.array_equal(integers, sought):
-        return True
     dense = max((1, *stored.shape[2:], *rows.shape[2:])) == 1
-    return dense and np.array_equal(integers[:, np.lexsort(integers)], sought[:, np.lexsort(sought)])
+    return _alike(stored.reshape(len(stored), -1), rows.reshape(len(rows), -1), dense)
+
+
+def _alike(rows: Array, others: Array, dense: bool) -> bool:
+    """Tells whether rows are the same; those of a dense layer may have another order of columns."""
+    pairs = [(rows, others), *([tuple(each[:, np.lexsort(each)] for each in (rows, others))] if dense else [])]
+    return any(np.allclose(one, other, 1e-5, 0) for one, other in pairs)
+
+
+def _stored(file: Artifact) -> Iterator[tuple[Tensor, Array]]:
+    """Yields the stored weights of a TFLite file with their numbers as ONNX has them, outputs first."""
+    from anynpu.lowering.integers import HALF_BYTE_KINDS
+    from anynpu.lowering.read import from_bytes
+
+    graph = from_bytes(file.main.read_bytes(), file.main.name)
+    for operator in graph.operators:
+        if operator.kind in HALF_BYTE_KINDS and (tensor := graph.tensors[operator.inputs[1]]).data is not None:
+            # (outputs, rows, columns, inputs), or (1, rows, columns, outputs).
+            order = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}.get(operator.kind)
+            values = np.asarray(tensor.data)
+            yield tensor, values if order is None else values.transpose(order)
 
 
 def _tflite(compiled: Artifact) -> Compiled:
-    from anynpu.lowering.integers import FIXED, HALF_BYTE_KINDS
+    from anynpu.lowering.integers import FIXED
     from anynpu.lowering.read import from_bytes
 
     graph = from_bytes(compiled.main.read_bytes(), compiled.main.name)
     makers = graph.makers()
+    measured: Mapping[str, tuple[float, float]] = {}
+    if (compiled.path / calibration.FILE).is_file():
+        said = schema.read_json(compiled.path / calibration.FILE)
+        measured = schema.from_dict(calibration.Calibration, said, calibration.FILE).limits
     activations, weights = {}, {}
     for name, tensor in graph.tensors.items():
         form = tensor.quantization
         if tensor.data is None and form is not None and tensor.dtype in ("int8", "int16") and len(form.scale) == 1:
             maker = makers.get(name)
             built_in = maker is not None and ((maker.kind, tensor.dtype) in FIXED or maker.kind == "RSQRT")
-            activations[name] = _rounding(tensor.dtype, form, not built_in)
-    for operator in graph.operators:
-        if operator.kind not in HALF_BYTE_KINDS:
-            continue
-        tensor = graph.tensors[operator.inputs[1]]
-        if tensor.data is not None and tensor.quantization is not None:
+            each = _rounding(tensor.dtype, form, not built_in)
+            # What follows from how far values reach down is not told by integers on both sides of zero.
+            least = measured[name][0] if name in measured and tensor.dtype == "int16" else None
+            between = least is not None and each.limits().min < least <= each.limits().max
+            activations[name] = replace(each, least=least if between else None)
+    for tensor, values in _stored(compiled):
+        if tensor.quantization is not None:
             most = largest_integer(integer_bits(tensor.dtype))
             rounding = WeightRounding(-most, most, tensor.quantization.scale, tensor.quantization.axis, tensor.name)
-            # (outputs, rows, columns, inputs), or (1, rows, columns, outputs): as ONNX has them.
-            order = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}.get(operator.kind)
-            values = np.asarray(tensor.data)
-            weights[tensor.name] = rounding, values if order is None else values.transpose(order)
-    return Compiled(activations, weights)
+            weights[tensor.name] = rounding, values
+    ends = [(each.outputs[0], each.inputs[0]) for each in graph.operators if each.kind == "QUANTIZE"]
+    types = {name: tensor.dtype for name, tensor in graph.tensors.items()}
+    copies = {copy: source for copy, source in ends if copy in activations and types[copy] != types[source]}
+    return Compiled(activations, weights, copies)
 
 
 def _qdq(compiled: Artifact) -> Compiled:

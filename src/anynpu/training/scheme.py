@@ -30,10 +30,18 @@ class Rounding:
     fractions: Fractions = "even"
     gain: float = 1.0
     """What a value is multiplied by first: a layer that ought to hand it on as it is may have too few bits for that."""
+    least: float | None = None
+    """The smallest value that was measured, where it lies above what integers on both sides of zero cover."""
 
     def limits(self) -> Range:
-        """Returns the range of real numbers that the integers cover."""
-        return Range((self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale)
+        """Returns the range of real numbers that the integers cover, from the smallest value that was measured on."""
+        low = (self.low - self.zero_point) * self.scale
+        return Range(low if self.least is None else self.least, (self.high - self.zero_point) * self.scale)
+
+    @property
+    def dtype(self) -> str:
+        """The type of the integers."""
+        return f"int{(self.high - self.low).bit_length()}"
 
     @property
     def group(self) -> tuple[int, int, float, int]:
@@ -52,6 +60,14 @@ class Folded:
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Numbers that a compiler multiplies weights by along an axis: those of a product before or behind their layer."""
+
+    axis: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class WeightRounding:
     """The integers of stored weights: real = stored * scale, one scale, or one for each slice along `axis`."""
 
@@ -65,6 +81,15 @@ class WeightRounding:
     """Whether the scale is bound to others (a power of two, a shift) and must stay as it is."""
     folded: Folded | None = None
     """Of biases: what is added to them before they are rounded."""
+    factors: tuple[Factors, ...] = ()
+    """What the weights of the float model are multiplied by before they are rounded."""
+
+    def factor(self, rank: int) -> NDArray[np.float32]:
+        """Returns the product of all factors, in a shape that weights of this rank can be multiplied with."""
+        product = np.ones((1,) * rank)
+        for each in self.factors:
+            product = product * np.reshape(each.values, [-1 if axis == each.axis else 1 for axis in range(rank)])
+        return product.astype(np.float32)
 
     @property
     def bits(self) -> int:
@@ -78,13 +103,16 @@ class Scheme:
 
     `others` are activations of the compiled file that the ONNX graph does not have by that name: they are not rounded
     in training, but share the scale of one that is. `added` are weights that only the compiled file has, by their names
-    there.
+    there. `constant` are stored numbers that training leaves as they are: the compiler makes them part of others.
     """
 
     activations: Mapping[str, Rounding]
     weights: Mapping[str, WeightRounding]
     others: Mapping[str, Rounding] = field(default_factory=dict)
     added: Mapping[str, WeightRounding] = field(default_factory=dict)
+    constant: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Activations that are others in another type."""
 
     def fixed(self, weights_of_file: bool) -> Fixed:
         """Returns what a quantiser keeps to; weights have the names of the compiled file, or of the ONNX graph."""
@@ -99,6 +127,7 @@ class Scheme:
             weights,
             "trained",
             repaired=False,
+            copies={(source, forms[name].dtype): forms[name].limits() for name, source in self.copies.items()},
         )
 
     def stretched(self, factors: Mapping[str, float]) -> Scheme:
@@ -107,7 +136,8 @@ class Scheme:
 
         def changed(each: Rounding) -> Rounding:
             factor = by_group.get(each.group, 1.0)
-            return replace(each, scale=float(np.float32(each.scale * factor))) if each.free else each
+            least = None if each.least is None else each.least * factor
+            return replace(each, scale=float(np.float32(each.scale * factor)), least=least) if each.free else each
 
         return replace(
             self,
@@ -121,16 +151,17 @@ def integers(weights: Array, rounding: WeightRounding) -> NDArray[np.int8]:
     scale = np.asarray(rounding.scale, np.float64)
     if rounding.axis is not None and len(scale) > 1:
         scale = scale.reshape([-1 if a == rounding.axis else 1 for a in range(weights.ndim)])
-    stored = np.clip(np.rint(np.asarray(weights, np.float64) / scale), rounding.low, rounding.high)
-    return stored.astype(np.int8)
+    values = np.asarray(weights, np.float64) * rounding.factor(weights.ndim)
+    return np.clip(np.rint(values / scale), rounding.low, rounding.high).astype(np.int8)
 
 
-def reals(stored: Array, rounding: WeightRounding) -> NDArray[np.float32]:
-    """Returns what the integers of weights stand for."""
+def reals(stored: Array, rounding: WeightRounding, values: Array) -> NDArray[np.float32]:
+    """Returns what the integers of weights stand for; what a factor of zero leaves nothing of keeps its value."""
     scale = np.asarray(rounding.scale, np.float32)
     if rounding.axis is not None and len(scale) > 1:
         scale = scale.reshape([-1 if a == rounding.axis else 1 for a in range(stored.ndim)])
-    return np.asarray(stored.astype(np.float32) * scale, np.float32)
+    real, factor = stored.astype(np.float32) * scale, rounding.factor(stored.ndim)
+    return np.asarray(np.divide(real, factor, np.array(values, np.float32), where=factor != 0), np.float32)
 
 
 def grids(scheme: Scheme, values: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -145,5 +176,5 @@ def grids(scheme: Scheme, values: Mapping[str, Array]) -> tuple[dict[str, Array]
             rows = np.moveaxis(real[folded.weights], folded.axis, 0)
             shift = folded.centre * rows.reshape(len(rows), -1).sum(axis=1)
         stored[name] = integers(values[name] + shift, rounding)
-        real[name] = reals(stored[name], rounding) - shift
+        real[name] = reals(stored[name], rounding, values[name]) - shift
     return stored, real

@@ -11,6 +11,7 @@ import numpy as np
 
 from anynpu.errors import ToolMissing, Unsupported
 from anynpu.source.torch_arrays import to_array, to_tensor
+from anynpu.tensors import Array
 from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme
 
 if TYPE_CHECKING:
@@ -95,10 +96,12 @@ def _rounder(
     fractions: Fractions = "even",
     gain: float = 1.0,
     folded: Folded | None = None,
+    factor: Array | None = None,
 ) -> torch.nn.Module:
     """Returns a module that rounds to `scale`, times two to the power of a parameter where there is one.
 
-    Biases that hold a zero point are rounded with it: their layer's weights come as a second argument then.
+    Biases that hold a zero point are rounded with it: their layer's weights come as a second argument then. Weights
+    that a compiler multiplies by factors are rounded as their products.
     """
     import torch
 
@@ -107,12 +110,18 @@ def _rounder(
             super().__init__()
             self.register_buffer("basis", to_tensor(np.asarray(scale, np.float32)))
             self.exponent = parameter
+            self.register_buffer("factor", None if factor is None else to_tensor(factor))
 
         def scale(self) -> Tensor:
             basis: Tensor = self.basis  # type: ignore[assignment]  # a buffer
             return basis if self.exponent is None else basis * torch.exp2(self.exponent)
 
         def forward(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+            if factor is not None:
+                by: Tensor = self.factor  # type: ignore[assignment]  # a buffer
+                products = rounded(values * by, self.scale(), *limits, fractions)
+                # What a factor of zero leaves nothing of is not rounded.
+                return torch.where(by == 0, values, products / torch.where(by == 0, 1.0, by))
             if folded is None or weights is None:
                 return rounded(values if gain == 1 else values * gain, self.scale(), *limits, fractions)
             shift = folded.centre * weights.movedim(folded.axis, 0).flatten(1).sum(1)
@@ -150,7 +159,9 @@ class Student:
             if each.fixed and each.folded is None:
                 # What lies beyond a grid that does not move gets no gradient, and would stay there.
                 values.data.clamp_(each.low * each.scale[0], each.high * each.scale[0])
-            self.weight_rounders[name] = _rounder(exponent, scale, (each.low, each.high), folded=each.folded)
+            factor = each.factor(rank) if each.factors else None
+            limits = each.low, each.high
+            self.weight_rounders[name] = _rounder(exponent, scale, limits, folded=each.folded, factor=factor)
             self.rounded_weights[name] = self._insert(node, self.weight_rounders[name], each.folded)
         for name, form in scheme.activations.items():
             node = nodes.get(self.tensors.get(name, ""))
@@ -183,9 +194,11 @@ class Student:
         return self.range_rounders[name]
 
     def weights(self) -> dict[str, Any]:
-        """Returns the parameters that the model file holds, by name; scales are apart."""
-        scales = {id(p) for p in self.scales()}
-        return {name: p for name, p in self.module.named_parameters() if id(p) not in scales}
+        """Returns the parameters of the model file that training may change, by name; scales are apart."""
+        apart = {id(p) for p in self.scales()}
+        attributes = self.module.meta["attributes"]
+        constant = {attributes.get(name) for name in self.scheme.constant}
+        return {name: p for name, p in self.module.named_parameters() if id(p) not in apart and name not in constant}
 
     def bits(self) -> dict[str, int]:
         """Returns the bits of rounded weights, by the name of their parameter; biases are not among them."""

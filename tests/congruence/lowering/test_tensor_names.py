@@ -48,6 +48,12 @@ NETS = {
         [NODE("Relu", ["x"], ["a"]), NODE("Mul", ["a", "s"], ["b"]), NODE("MatMul", ["b", "w"], ["y"])],
         {"x": (1, 5, 8)}, drawn(s=(8,), w=(8, 4)),
     ),
+    "a normalisation ahead of weights, its rows moved between": net(
+        [NODE("LayerNormalization", ["x", "g", "h"], ["a"]), NODE("Reshape", ["a", "rows"], ["b"]),
+         NODE("Gemm", ["b", "w", "c"], ["d"]), NODE("Relu", ["d"], ["e"]), NODE("Reshape", ["e", "whole"], ["y"])],
+        {"x": (1, 5, 8)},
+        {**drawn(g=(8,), h=(8,), w=(8, 4), c=(4,)), "rows": np.asarray([5, 8]), "whole": np.asarray([1, 5, 4])},
+    ),
 }  # fmt: skip
 
 

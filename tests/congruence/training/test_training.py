@@ -474,7 +474,7 @@ def test_the_student_rounds_as_the_scheme_says():
     given = answers_of(student.module, {"x": torch.from_numpy(x[:, None])}, ("scores",), "cpu")["scores"]
     stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for name, rounding in how.weights.items():
-        stored[name] = reals(integers(stored[name], rounding), rounding)
+        stored[name] = reals(integers(stored[name], rounding), rounding, stored[name])
     import onnxruntime
 
     for tensor in model.graph.initializer:
