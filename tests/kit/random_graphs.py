@@ -268,10 +268,9 @@ class Drawer:
         columns = self.int(1, 7)
         batch = tuple(1 if self.chance(0.3) else n for n in x.shape[:-2])
         other = (*batch, columns, depth) if adj_y else (*batch, depth, columns)
-        y = self.second(other, "int8")
-        out = self.new(
-            (*x.shape[:-2], rows, columns), "int8", x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90))
-        )
+        y = self.second(other, x.dtype)
+        spread = x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90))
+        out = self.new((*x.shape[:-2], rows, columns), x.dtype, spread * (1 if x.dtype == "int8" else 200))
         self.operator("BATCH_MATMUL", [x.number, y.number], [out.number], "BatchMatMulOptions", adjX=adj_x, adjY=adj_y)
         return out
 
@@ -623,7 +622,10 @@ IMAGE8 = (
     *("transpose_conv", "max_pool", "max_pool", "average_pool", "average_pool", "resize_bilinear", "resize_nearest"),
     *("depth_space", "pad", "pad"),
 )
-ANY16 = ("add", "sub", "mul", "maximum", "relu", "relu6", "leaky", "softmax", "quantize", "mean", "reshape", "dense")
+ANY16 = (
+    *("add", "sub", "mul", "maximum", "relu", "relu6", "leaky", "softmax", "quantize", "mean", "reshape", "dense"),
+    "batch_matmul",
+)
 IMAGE16 = ("conv", "conv", "conv", "depthwise", "depthwise", "max_pool", "average_pool", "pad", "concatenation")
 BINARY = {
     "add": "ADD",
