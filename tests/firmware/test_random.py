@@ -116,6 +116,20 @@ def test_extremes_of_16_bits_are_those_of_litert(kind, tmp_path):
     compare_lite(d, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"])
+def test_comparisons_of_16_bits_are_those_of_litert(kind, tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    some = d.input((1, 5, 7, 3), "int16")
+    for shape in ((1, 5, 7, 3), (7, 1)):
+        other = d.second(shape, "int16", like=some)
+        out = d.tensor(some.shape, "bool", 1.0, 0)
+        d.operator(kind, [some.number, other.number], [out], f"{kind.title().replace('_', '')}Options")
+    taken = d.gather(some)
+    whole = d.tensor(taken.shape, "int32")
+    d.operator("CAST", [taken.number], [whole], "CastOptions", inDataType=7, outDataType=2)
+    compare_lite(d, tmp_path)
+
+
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("scale", [2e-5, 0.01, 0.9])
 def test_products_of_matrices_of_16_bits_are_the_same(turned, scale, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anynpu.lowering.apply import applied
-from anynpu.lowering.compared import comparable, sharpened
+from anynpu.lowering.compared import as_whole_numbers, comparable, sharpened
 from anynpu.lowering.distinct import distinct
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
@@ -47,7 +47,7 @@ def integer_graph(
         graph, ranges = swishes_as_products(graph, ranges, around(graph, plan.float_tensors))
     graph, ranges = divided(graph, ranges)
     if plan.activations == "int8":
-        graph, ranges = comparable(graph, ranges)
+        graph, ranges = comparable(graph, ranges, chosen_wide(graph, plan.wide_tensors))
     wide = frozenset(graph.makers())
     if plan.activations == "int8":
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
@@ -56,5 +56,6 @@ def integer_graph(
         wide |= pieces
     graph, ranges, sloped = without_slopes(graph, ranges, wide - around(graph, plan.float_tensors))
     quantisation = quantised(graph, ranges, plan, fixed.weights, wide | sloped)
-    integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables, as_ramps))
+    integers = as_whole_numbers(applied(graph, quantisation, plan.io == "integer"))
+    integers = without_casts(tabled(integers, tables, as_ramps))
     return distinct(integers), quantisation.described(graph, ranges, origins or {})

@@ -269,7 +269,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.reals import settled
-    from anynpu.lowering.wide_resizes import without_wide_resizes
+    from anynpu.lowering.wide_forms import as_micro_has
     from anynpu.lowering.write import to_bytes
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
@@ -302,7 +302,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         turned = replace(turned, inputs={**turned.inputs, **real})
     if options.wide_tensors or options.activations == "int16":
         graph = from_bytes(floating.read_bytes())
-        products, options = without_wide_resizes(graph, options)
+        products, options = as_micro_has(graph, options)
         if products is not graph:
             floating = Path(out).with_name("float.tflite")
             floating.write_bytes(to_bytes(products))
