@@ -17,7 +17,7 @@ if shutil.which("gcc") is None:
 from compiled import lite
 from emulator import random_input
 from host import Library, compare, write_c
-from random_graphs import Drawer, draw, draw_compared, draw_logic
+from random_graphs import Drawer, draw, draw_compared, draw_lacking, draw_logic
 
 from anynpu.firmware.generator.graph import read_graph
 from anynpu.firmware.generator.operators import EMITTERS
@@ -130,6 +130,26 @@ def test_comparisons_of_16_bits_are_those_of_litert(kind, tmp_path):
     compare_lite(d, tmp_path)
 
 
+@pytest.mark.parametrize("scales", [(0.001, 0.0005), (3e-5, 0.0003), (4.0, 0.001)])
+def test_logarithms_of_16_bits_are_those_of_litert(scales, tmp_path):
+    functions_of_every_number("LOG", scales, tmp_path)
+
+
+@pytest.mark.parametrize("scales", [(0.0002, 0.02), (0.0005, 400.0), (0.002, 1e20), (1e-5, 0.00005)])
+def test_exponentials_of_16_bits_are_those_of_litert(scales, tmp_path):
+    functions_of_every_number("EXP", scales, tmp_path)
+
+
+def functions_of_every_number(kind: str, scales: tuple[float, float], folder: Path) -> None:
+    d = Drawer(np.random.default_rng(3))
+    x, out = d.input((1, 256, 256), "int16", scales[0], 0), d.new((1, 256, 256), "int16", scales[1], 0)
+    d.operator(kind, [x.number], [out.number])
+    model, numbers = d.write(folder / "net.tflite"), np.arange(-(2**15), 2**15).astype(np.int16).reshape(1, 256, 256)
+    write_c(model, folder)
+    [found], [wanted] = Library(folder).run([numbers]), lite(model.read_bytes(), [numbers[None]], 1)
+    np.testing.assert_array_equal(found, wanted.reshape(-1))
+
+
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("scale", [2e-5, 0.01, 0.9])
 def test_products_of_matrices_of_16_bits_are_the_same(turned, scale, tmp_path):
@@ -147,6 +167,7 @@ def test_products_of_matrices_of_16_bits_are_the_same(turned, scale, tmp_path):
 
 def test_the_graphs_draw_every_operator(tmp_path):
     seen = {kind for seed in range(40) for kind in draw_logic(seed, tmp_path / "graph.tflite")[1]}
+    seen |= set(draw_lacking(0, tmp_path / "graph.tflite")[1])
     for seed in range(2000):
         seen |= set(draw(seed, tmp_path / "graph.tflite")[1])
         if set(EMITTERS) <= seen:

@@ -734,8 +734,8 @@ def draw_compared(seed: int, path: Path) -> tuple[Path, list[str]]:
     return d.write(path), d.kinds
 
 
-def draw_enlarged(seed: int, path: Path) -> tuple[Path, list[str]]:
-    """Writes a graph that makes images of 16 bits larger; TFLite-Micro has no kernel for the second operator."""
+def draw_lacking(seed: int, path: Path) -> tuple[Path, list[str]]:
+    """Writes a graph of 16 bits; TFLite-Micro has no kernel for all that follows the first operator."""
     d = Drawer(np.random.default_rng(seed))
     x, out = d.input((1, 5, 4, 6), "int16", 0.0004, 0), d.new((1, 10, 8, 7), "int16", 0.0009, 0)
     weights = d.tensor((7, 2, 2, 6), "int8", 0.006, 0, d.rng.integers(-127, 128, (7, 2, 2, 6)))
@@ -744,4 +744,10 @@ def draw_enlarged(seed: int, path: Path) -> tuple[Path, list[str]]:
     d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", **options)
     large, options = d.like(out, (1, 13, 9, 7)), {"alignCorners": False, "halfPixelCenters": True}
     d.operator("RESIZE_BILINEAR", [out.number, d.ints([13, 9])], [large.number], "ResizeBilinearOptions", **options)
+    for kind, scale in (("EXP", 1e9), ("LOG", 0.001)):
+        out = d.new(large.shape, "int16", scale, 0)
+        d.operator(kind, [large.number], [out.number])
+        large = out
+    largest = d.gather(d.reduce(d.reduce(large, "REDUCE_MAX"), "REDUCE_MIN"))
+    d.operator("LESS", [largest.number, largest.number], [d.tensor(largest.shape, "bool", 1.0, 0)], "LessOptions")
     return d.write(path), d.kinds
