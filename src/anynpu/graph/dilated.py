@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
@@ -75,7 +76,7 @@ def with_convolutions(model: ModelProto) -> tuple[ModelProto, int]:
         ratio = (math.prod(kernel) / counts).astype(np.float32)[None]
         uneven = bool((ratio != 1).any())
         result.graph.initializer.append(numpy_helper.from_array(weights, f"{name}/weights"))
-        settings = {
+        settings: dict[str, Any] = {
             "kernel_shape": kernel,
             "strides": [span.stride for span in spans],
             "dilations": [span.step for span in spans],

@@ -1,8 +1,8 @@
 """Comparisons of real numbers, in integers of one scale.
 
 LiteRT's and TFLite-Micro's kernels bring both sides of 8 bits to steps of 2^-8, whatever their scales are: a factor in
-front makes each step of theirs several of those. Vela's compare the integers as they are. Of 16 bits TFLite-Micro has no
-such kernels: the integers are made numbers of 32 bits, which every runtime compares.
+front makes each step of theirs several of those. Vela's compare the integers as they are. TFLite-Micro has no such
+kernels of 16 bits: the integers are made numbers of 32 bits, which every runtime compares.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def sharpened(graph: Graph, ranges: Mapping[str, Range]) -> Graph:
     return replace(graph, tensors=tensors)
 
 
-def comparable(
-    graph: Graph, ranges: Mapping[str, Range], wide: Collection[str] = ()
-) -> tuple[Graph, dict[str, Range]]:
+def comparable(graph: Graph, ranges: Mapping[str, Range], wide: Collection[str] = ()) -> tuple[Graph, dict[str, Range]]:
     """Returns the graph with both sides of each comparison of 8 bits in one range that suits the kernels, and its
     ranges; the `wide` ones stay."""
     tensors, widths, operators = dict(graph.tensors), dict(ranges), list[Operator]()

@@ -10,6 +10,7 @@ from anynpu.lowering.distinct import distinct
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
+from anynpu.lowering.levels import in_levels
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.slopes import without_slopes
 from anynpu.lowering.steep import in_pieces
@@ -51,6 +52,8 @@ def integer_graph(
     wide = frozenset(graph.makers())
     if plan.activations == "int8":
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
+    graph, ranges, levels = in_levels(graph, ranges, wide - around(graph, plan.float_tensors))
+    wide |= levels
     if not tables:
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces

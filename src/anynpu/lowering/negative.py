@@ -12,16 +12,58 @@ from anynpu.lowering.drafts import Draft
 from anynpu.lowering.table import Node
 
 _MOVES = frozenset(
-    ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten", "Expand", "Tile", "Gather", "Identity")
-    + ("Split", "GatherElements", "GatherND", "Pad", "ReduceMax", "ReduceMin", "ReduceSum", "Cast", "CumSum")
-    + ("Floor", "Ceil", "Round")
+    [
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Slice",
+        "Flatten",
+        "Expand",
+        "Tile",
+        "Gather",
+        "Identity",
+        "Split",
+        "GatherElements",
+        "GatherND",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceSum",
+        "Cast",
+        "CumSum",
+        "Floor",
+        "Ceil",
+        "Round",
+    ]
 )
 """What gives a number below zero only where it reads one."""
-_SUMS = frozenset(("Add", "Mul", "Div", "Max", "Min", "Concat", "Mod", "MatMul", "Sum", "Mean"))
+_SUMS = frozenset(["Add", "Mul", "Div", "Max", "Min", "Concat", "Mod", "MatMul", "Sum", "Mean", "Pad"])
 """The same of all their operands."""
 _COUNTS = frozenset(
-    ("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "OneHot", "Abs", "Relu", "Sigmoid", "HardSigmoid", "Softmax")
-    + ("Exp", "Sqrt", "Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "EyeLike")
+    [
+        "ArgMax",
+        "ArgMin",
+        "Shape",
+        "Size",
+        "NonZero",
+        "OneHot",
+        "Abs",
+        "Relu",
+        "Sigmoid",
+        "HardSigmoid",
+        "Softmax",
+        "Exp",
+        "Sqrt",
+        "Not",
+        "And",
+        "Or",
+        "Equal",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "EyeLike",
+    ]
 )
 """What is never below zero."""
 
@@ -48,11 +90,10 @@ def _may_be_below_zero(name: str, draft: Draft, inputs: bool) -> bool:
             least = draft.constants.get(maker.input[1]) if len(maker.input) > 1 else None
             if least is None or least < 0:
                 waiting.append(operands[0])
-        elif maker.op_type == "Max" and any(
-            (array := draft.constants.get(each)) is not None and (array >= 0).all() for each in operands
-        ):
-            continue
-        elif maker.op_type == "TopK" and name == maker.output[-1]:
+        elif (
+            maker.op_type == "Max"
+            and any((array := draft.constants.get(each)) is not None and (array >= 0).all() for each in operands)
+        ) or (maker.op_type == "TopK" and name == maker.output[-1]):
             continue
         elif maker.op_type in _MOVES:
             waiting.append(operands[0])

@@ -22,7 +22,6 @@ from anynpu.lowering.places import col_to_image, gather_elements, grid_sample, s
 from anynpu.lowering.table import Node
 from anynpu.lowering.transposed import transposed_frames
 
-
 Rewrite = Callable[[Draft, Node], bool]
 """Writes a node as others, if it can."""
 

@@ -29,8 +29,8 @@ MOST_PRODUCTS = 1 << 20
 
 
 def as_micro_has(graph: Graph, plan: AnyPlan, rules: Mapping[str, Rule] | None = None) -> tuple[Graph, AnyPlan]:
-    """Returns the graph with others for the operators of 16 bits that TFLite-Micro lacks, or those of other `rules`, and
-    the plan that keeps what is computed between them in 16 bits too."""
+    """Returns the graph with others for the operators of 16 bits that TFLite-Micro lacks, or those of other `rules`,
+    and the plan that keeps what is computed between them in 16 bits too."""
     rules = RULES if rules is None else rules
     lacking = {each.outputs[0] for each in graph.operators if each.kind in rules}
     if not lacking or (plan.activations != "int16" and not plan.wide_tensors):
@@ -70,7 +70,9 @@ def extreme(at: Rewriting, operator: Operator) -> bool:
         if reduced:
             before, after = (math.prod(each for _, each in part) for part in (runs[:place], runs[place + 1 :]))
             image = at.reshape(tensor, (1, before, size, after), f"{result}/image")
-            tensor = at.emit("MAX_POOL_2D", (image,), (1, before, 1, after), Pool2D(filter_width=size), f"{result}/most")
+            tensor = at.emit(
+                "MAX_POOL_2D", (image,), (1, before, 1, after), Pool2D(filter_width=size), f"{result}/most"
+            )
             runs[place] = (True, 1)
     if minus:
         tensor = at.emit("MUL", (tensor, minus), at.shape(tensor), Mul(), f"{result}/back")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from anynpu.firmware.generator.fixedpoint import exp_negative, high_product, quantize_multiplier
