@@ -27,6 +27,7 @@ _MOVES = ("RESHAPE", "TRANSPOSE", "SLICE")
 _PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
 _FINE = 128.0
 """How small a part of their range products are computed anew for."""
+_STEP = 1 / 32767
 _TINY = 1e-9
 """What is added before an inverse root so that zero has one."""
 _MOST_ROOM = 64.0
@@ -117,7 +118,7 @@ class _Levels:
         least = self.least(source)
         if limits is None or limits.max <= 0:
             return False
-        least = max(least, min(limits.min, limits.max) if least <= 0 else 0.0, 1e-30)
+        least = max(least if least > 0 else limits.min, limits.max * self.finest(source))
         span = 8.0 if self.rooted(source) else _SPAN
         count = min(math.ceil(math.log(limits.max / least, span) - 1e-6), _MOST_LEVELS)
         if count < 2:
@@ -182,9 +183,23 @@ class _Levels:
         source, number = self.stored(maker) if maker is not None else ("", 0.0)
         if maker is None or not source:
             return self.least(maker.inputs[0]) if maker is not None and maker.kind in _MOVES else 0.0
+        below = min(0.0, self.ranges[source].min) if source in self.ranges else -number
         if maker.kind in ("ADD", "MAXIMUM"):
-            return max(number, 0.0)
+            return max(number + (below if maker.kind == "ADD" else 0.0), 0.0)
         return max(number, 0.0) * self.least(source) if maker.kind == "MUL" else 0.0
+
+    def finest(self, name: str) -> float:
+        """Returns what part of its largest number an argument still tells from nothing."""
+        maker = self.makers.get(self.original(name))
+        if maker is None:
+            return _STEP
+        if maker.kind == "SQRT" or (source := self.root(maker)):
+            return math.sqrt(self.finest(maker.inputs[0] if maker.kind == "SQRT" else source))
+        if maker.kind == "MUL" and maker.inputs[0] == maker.inputs[1]:
+            return (_STEP / _FINE) ** 2
+        if maker.kind not in _SCALED:
+            return _STEP
+        return min(self.finest(each) for each in maker.inputs if self.graph.constant(each) is None)
 
     def rooted(self, name: str) -> bool:
         """Tells whether an argument is computed from a root."""
@@ -273,6 +288,8 @@ def weighted(at: _Levels, operator: Operator, threshold: float, most: float) -> 
     source, stored, bias = operator.inputs
     weights, offsets = at.graph.constant(stored), at.graph.constant(bias) if bias else None
     if weights is None or offsets is None or min(weights.min(), offsets.min()) < 0 or not weights.any():
+        return ""
+    if source not in at.ranges or at.ranges[source].min < 0:  # what is cut would no longer cancel
         return ""
     room = min(most / float(weights[weights > 0].min()), most * _MOST_ROOM)
     terms = at.scaled(source, threshold, max(room, most))

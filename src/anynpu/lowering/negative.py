@@ -12,58 +12,20 @@ from anynpu.lowering.drafts import Draft
 from anynpu.lowering.table import Node
 
 _MOVES = frozenset(
-    [
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Slice",
-        "Flatten",
-        "Expand",
-        "Tile",
-        "Gather",
-        "Identity",
-        "Split",
-        "GatherElements",
-        "GatherND",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceSum",
-        "Cast",
-        "CumSum",
-        "Floor",
-        "Ceil",
-        "Round",
-    ]
+    (
+        *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Flatten", "Expand", "Tile", "Gather", "Identity"),
+        *("Split", "GatherElements", "GatherND", "ReduceMax", "ReduceMin", "ReduceSum", "Cast", "CumSum", "Round"),
+        *("Floor", "Ceil"),
+    )
 )
 """What gives a number below zero only where it reads one."""
-_SUMS = frozenset(["Add", "Mul", "Div", "Max", "Min", "Concat", "Mod", "MatMul", "Sum", "Mean", "Pad"])
+_SUMS = frozenset(("Add", "Mul", "Div", "Max", "Min", "Concat", "Mod", "MatMul", "Sum", "Mean", "Pad"))
 """The same of all their operands."""
 _COUNTS = frozenset(
-    [
-        "ArgMax",
-        "ArgMin",
-        "Shape",
-        "Size",
-        "NonZero",
-        "OneHot",
-        "Abs",
-        "Relu",
-        "Sigmoid",
-        "HardSigmoid",
-        "Softmax",
-        "Exp",
-        "Sqrt",
-        "Not",
-        "And",
-        "Or",
-        "Equal",
-        "Less",
-        "LessOrEqual",
-        "Greater",
-        "GreaterOrEqual",
-        "EyeLike",
-    ]
+    (
+        *("ArgMax", "ArgMin", "Shape", "Size", "NonZero", "OneHot", "Abs", "Relu", "Sigmoid", "HardSigmoid", "Softmax"),
+        *("Exp", "Sqrt", "Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "EyeLike"),
+    )
 )
 """What is never below zero."""
 

@@ -108,6 +108,31 @@ def test_only_its_own_root_is_the_root_of_a_number(tmp_path):
     assert decibels(by_onnx(model, data), by_litert(content, data)) > 50
 
 
+LINES = {
+    "a sum that may be below its number": (
+        [node("Mul", ["x", "third"], ["m"]), node("Add", ["m", "most"], ["p"])],
+        {"third": np.float32(0.3), "most": np.float32(0.999)},
+    ),
+    "terms that cancel": (
+        [node("MatMul", ["x", "ones"], ["m"]), node("Abs", ["m"], ["a"]), node("Add", ["a", "eps"], ["p"])],
+        {"ones": np.ones((6, 3), np.float32), "eps": np.float32(1e-3)},
+    ),
+    "a weighted sum of what may be below zero": (
+        [node("MatMul", ["x", "ones"], ["m"]), node("Max", ["m", "eps"], ["p"])],
+        {"ones": np.ones((6, 3), np.float32), "eps": np.float32(1e-3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_arguments_of_other_kinds_keep_their_values(what, tmp_path):
+    nodes, constants = LINES[what]
+    model = net([*nodes, node("Log", ["p"], ["y"])], {"x": (1, 5, 6)}, constants)
+    data = {"x": np.random.default_rng(0).uniform(-3, 3, (16, 5, 6)).astype(np.float32)}
+    content = quantised(model, data, tmp_path, activations="int16")
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 30
+
+
 def test_what_a_logarithm_is_computed_of_goes_back_to_stored_weights():
     graph = lower(SPECTRA["mel"][0])
     [logarithm] = [each.outputs[0] for each in graph.operators if each.kind == "LOG"]
