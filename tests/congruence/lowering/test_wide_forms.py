@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from compiled import compare
 from lowered_nets import by_litert, by_onnx, by_tflm, decibels, net, one, samples
 from onnx import helper
 
@@ -17,10 +18,11 @@ from anynpu.lowering.graph import Graph
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
-from anynpu.lowering.wide_forms import as_micro_has
+from anynpu.lowering.wide_forms import ON_ETHOS_U, as_micro_has
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
+from anynpu.runtime.ethos_u.model import CpuCall
 from anynpu.runtime.tflite_file import float_operators, read_model
 from anynpu.targets.micro import lacking
 
@@ -115,3 +117,31 @@ def test_comparisons_of_16_bits_are_of_whole_numbers(op, wide, tmp_path):
 def test_a_resize_of_8_bits_stays(tmp_path):
     graph, plan = lower(resized("half_pixel")), QuantPlan()
     assert as_micro_has(graph, plan) == (graph, plan)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("wide", ["int16", "wide_tensors"])
+def test_a_product_of_matrices_of_16_bits_is_one_of_elements_on_ethos_u(turned, wide, tmp_path):
+    """An Ethos-U55 has that of 8 bits alone, and left the other to its CPU."""
+    pytest.importorskip("ethosu")
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["a"]),
+        helper.make_node("Transpose", ["z"], ["b"], perm=[0, 1, 3, 2] if turned else [0, 1, 2, 3]),
+        helper.make_node("MatMul", ["a", "b"], ["y"]),
+    ]
+    shapes = {"x": (1, 3, 6, 8), "z": (1, 3, 5, 8) if turned else (1, 3, 8, 5)}
+    model = net(nodes, shapes, {"two": np.float32(2)})
+    graph, data = lower(model), samples(model)
+    plan = QuantPlan(activations="int16") if wide == "int16" else QuantPlan(wide_tensors=("y", "x", "z"))
+    graph, plan = as_micro_has(graph, plan, ON_ETHOS_U)
+    found = written(graph, plan, data, tmp_path)
+    assert "BATCH_MATMUL" not in {each.kind for each in graph.operators}
+    assert decibels(by_onnx(model, data), by_litert(found, data)) > 70
+    result = compare(tmp_path / "integers.tflite", "ethos-u55-128", tmp_path)
+    assert result.worst <= 1 and not any(isinstance(call, CpuCall) for call in result.model.calls)
+
+
+def test_a_product_of_large_matrices_stays(tmp_path):
+    graph = lower(net([helper.make_node("MatMul", ["x", "z"], ["y"])], {"x": (1, 8, 200, 64), "z": (1, 8, 64, 200)}))
+    plan = QuantPlan(activations="int16")
+    assert as_micro_has(graph, plan, ON_ETHOS_U)[0].counts()["BATCH_MATMUL"] == 1
