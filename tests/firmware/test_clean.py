@@ -13,7 +13,7 @@ pytest.importorskip("ai_edge_litert")
 
 from emulator import MACHINES, MISSING, build, run
 from host import write_c
-from random_graphs import draw, draw_compared, draw_enlarged, draw_logic
+from random_graphs import draw, draw_compared, draw_lacking, draw_logic
 from sanitized import run_program, vectors
 
 import anynpu.firmware
@@ -51,7 +51,7 @@ def models(tmp_path_factory) -> dict[Path, set[str]]:
     chosen: dict[Path, set[str]] = {}
     have: set[str] = set()
     for seed in range(3000):
-        drawn = {50: draw_enlarged, 51: draw_compared, 52: draw_logic}.get(seed % 53, draw)
+        drawn = {50: draw_lacking, 51: draw_compared, 52: draw_logic}.get(seed % 53, draw)
         path, _ = drawn(seed, folder / f"{seed}.tflite")
         fresh = set(generate(path, Settings("m", "f")).kernels) - have
         if fresh:

@@ -268,10 +268,9 @@ class Drawer:
         columns = self.int(1, 7)
         batch = tuple(1 if self.chance(0.3) else n for n in x.shape[:-2])
         other = (*batch, columns, depth) if adj_y else (*batch, depth, columns)
-        y = self.second(other, "int8")
-        out = self.new(
-            (*x.shape[:-2], rows, columns), "int8", x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90))
-        )
+        y = self.second(other, x.dtype)
+        spread = x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90))
+        out = self.new((*x.shape[:-2], rows, columns), x.dtype, spread * (1 if x.dtype == "int8" else 200))
         self.operator("BATCH_MATMUL", [x.number, y.number], [out.number], "BatchMatMulOptions", adjX=adj_x, adjY=adj_y)
         return out
 
@@ -623,7 +622,10 @@ IMAGE8 = (
     *("transpose_conv", "max_pool", "max_pool", "average_pool", "average_pool", "resize_bilinear", "resize_nearest"),
     *("depth_space", "pad", "pad"),
 )
-ANY16 = ("add", "sub", "mul", "maximum", "relu", "relu6", "leaky", "softmax", "quantize", "mean", "reshape", "dense")
+ANY16 = (
+    *("add", "sub", "mul", "maximum", "relu", "relu6", "leaky", "softmax", "quantize", "mean", "reshape", "dense"),
+    "batch_matmul",
+)
 IMAGE16 = ("conv", "conv", "conv", "depthwise", "depthwise", "max_pool", "average_pool", "pad", "concatenation")
 BINARY = {
     "add": "ADD",
@@ -732,8 +734,8 @@ def draw_compared(seed: int, path: Path) -> tuple[Path, list[str]]:
     return d.write(path), d.kinds
 
 
-def draw_enlarged(seed: int, path: Path) -> tuple[Path, list[str]]:
-    """Writes a graph that makes images of 16 bits larger; TFLite-Micro has no kernel for the second operator."""
+def draw_lacking(seed: int, path: Path) -> tuple[Path, list[str]]:
+    """Writes a graph of 16 bits; TFLite-Micro has no kernel for all that follows the first operator."""
     d = Drawer(np.random.default_rng(seed))
     x, out = d.input((1, 5, 4, 6), "int16", 0.0004, 0), d.new((1, 10, 8, 7), "int16", 0.0009, 0)
     weights = d.tensor((7, 2, 2, 6), "int8", 0.006, 0, d.rng.integers(-127, 128, (7, 2, 2, 6)))
@@ -742,4 +744,10 @@ def draw_enlarged(seed: int, path: Path) -> tuple[Path, list[str]]:
     d.operator("TRANSPOSE_CONV", given, [out.number], "TransposeConvOptions", **options)
     large, options = d.like(out, (1, 13, 9, 7)), {"alignCorners": False, "halfPixelCenters": True}
     d.operator("RESIZE_BILINEAR", [out.number, d.ints([13, 9])], [large.number], "ResizeBilinearOptions", **options)
+    for kind, scale in (("EXP", 1e9), ("LOG", 0.001)):
+        out = d.new(large.shape, "int16", scale, 0)
+        d.operator(kind, [large.number], [out.number])
+        large = out
+    largest = d.gather(d.reduce(d.reduce(large, "REDUCE_MAX"), "REDUCE_MIN"))
+    d.operator("LESS", [largest.number, largest.number], [d.tensor(largest.shape, "bool", 1.0, 0)], "LessOptions")
     return d.write(path), d.kinds

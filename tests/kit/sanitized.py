@@ -42,11 +42,10 @@ int main(void)
 def vectors(model: Path, count: int, seed: int = 1) -> tuple[list[bytes], list[bytes]]:
     """Returns inputs and the answers of TensorFlow Lite Micro, or where it has no kernel those of LiteRT."""
     graph = read_graph(model)
-    oracle = Oracle(model, graph, keep=False)
 
     def answers(given: list[np.ndarray]) -> list[np.ndarray]:
         try:
-            return oracle.run(given)
+            return Oracle(model, graph, keep=False).run(given)
         except RuntimeError:
             return lite(model.read_bytes(), [each[np.newaxis] for each in given], len(graph.outputs))
 

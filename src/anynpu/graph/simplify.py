@@ -15,6 +15,7 @@ from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
 from anynpu.graph.affine import BATCH_NORM, CONSTANTS, DENSE, PLAIN
 from anynpu.graph.agreement import Feeds
+from anynpu.graph.dilated import DILATED
 from anynpu.graph.fold import copied, fold_constants, names_read, same_nodes, static_shapes, with_nodes
 from anynpu.graph.idle import IDLE, JOINED, PADDING, TWINS
 from anynpu.graph.means import MEANS, VARIANCES
@@ -144,6 +145,7 @@ SIMPLIFYING: passes.Plan[ModelProto] = (
     PLAIN,
     MEANS,
     VARIANCES,
+    DILATED,
     Repeated((IDLE, JOINED, TWINS)),
     SOFTMAX,
     BATCH_NORM,

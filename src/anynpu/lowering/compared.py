@@ -1,19 +1,20 @@
 """Comparisons of real numbers, in integers of one scale.
 
-LiteRT's and TFLite-Micro's kernels bring both sides to steps of 2^-8, whatever their scales are: a factor in front
-makes each step of theirs several of those. Vela's compare the integers as they are.
+LiteRT's and TFLite-Micro's kernels bring both sides of 8 bits to steps of 2^-8, whatever their scales are: a factor in
+front makes each step of theirs several of those. Vela's compare the integers as they are. TFLite-Micro has no such
+kernels of 16 bits: the integers are made numbers of 32 bits, which every runtime compares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from anynpu.lowering.graph import Graph, Operator, Tensor
-from anynpu.lowering.options import Mul
+from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.options import Cast, Mul
 from anynpu.quantize.ranges import Range
 
 KINDS = frozenset(("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"))
@@ -40,13 +41,14 @@ def sharpened(graph: Graph, ranges: Mapping[str, Range]) -> Graph:
     return replace(graph, tensors=tensors)
 
 
-def comparable(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[str, Range]]:
-    """Returns the graph with both sides of each comparison in one range that suits the kernels, and its ranges."""
+def comparable(graph: Graph, ranges: Mapping[str, Range], wide: Collection[str] = ()) -> tuple[Graph, dict[str, Range]]:
+    """Returns the graph with both sides of each comparison of 8 bits in one range that suits the kernels, and its
+    ranges; the `wide` ones stay."""
     tensors, widths, operators = dict(graph.tensors), dict(ranges), list[Operator]()
     for operator in graph.operators:
         limits = [_limits(name, graph, ranges) for name in operator.inputs] if operator.kind in KINDS else []
         known = [each for each in limits if each is not None]
-        if not known or len(known) < len(limits):
+        if not known or len(known) < len(limits) or operator.outputs[0] in wide:
             operators.append(operator)
             continue
         low, high = min(0.0, *(each.min for each in known)), max(0.0, *(each.max for each in known))
@@ -63,6 +65,24 @@ def comparable(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[s
             sides.append(side)
         operators.append(replace(operator, inputs=tuple(sides)))
     return replace(graph, operators=tuple(operators), tensors=tensors), widths
+
+
+def as_whole_numbers(graph: Graph) -> Graph:
+    """Returns a graph of integers whose comparisons of 16 bits, at one scale, are those of numbers of 32 bits."""
+    tensors, operators = dict(graph.tensors), list[Operator]()
+    for operator in graph.operators:
+        if operator.kind in KINDS and all(graph.tensors[name].dtype == "int16" for name in operator.inputs):
+            sides = []
+            for name in operator.inputs:
+                side, data = f"{name}/whole", graph.constant(name)
+                if side not in tensors and data is None:
+                    operators.append(Operator("CAST", (name,), (side,), Cast("int16", "int32")))
+                stored = None if data is None else data.astype(np.int32)
+                tensors[side] = Tensor(side, graph.tensors[name].shape, "int32", stored)
+                sides.append(side)
+            operator = replace(operator, inputs=tuple(sides))
+        operators.append(operator)
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
 
 
 def _limits(name: str, graph: Graph, ranges: Mapping[str, Range]) -> Range | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anynpu.lowering.apply import applied
-from anynpu.lowering.compared import comparable, sharpened
+from anynpu.lowering.compared import as_whole_numbers, comparable, sharpened
 from anynpu.lowering.distinct import distinct
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
+from anynpu.lowering.levels import in_levels
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.slopes import without_slopes
 from anynpu.lowering.steep import in_pieces
@@ -47,14 +48,17 @@ def integer_graph(
         graph, ranges = swishes_as_products(graph, ranges, around(graph, plan.float_tensors))
     graph, ranges = divided(graph, ranges)
     if plan.activations == "int8":
-        graph, ranges = comparable(graph, ranges)
+        graph, ranges = comparable(graph, ranges, chosen_wide(graph, plan.wide_tensors))
     wide = frozenset(graph.makers())
     if plan.activations == "int8":
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
+    graph, ranges, levels = in_levels(graph, ranges, wide - around(graph, plan.float_tensors))
+    wide |= levels
     if not tables:
         graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
         wide |= pieces
     graph, ranges, sloped = without_slopes(graph, ranges, wide - around(graph, plan.float_tensors))
     quantisation = quantised(graph, ranges, plan, fixed, wide | sloped)
-    integers = without_casts(tabled(applied(graph, quantisation, plan.io == "integer"), tables, as_ramps))
+    integers = as_whole_numbers(applied(graph, quantisation, plan.io == "integer"))
+    integers = without_casts(tabled(integers, tables, as_ramps))
     return distinct(integers), quantisation.described(graph, ranges, origins or {})

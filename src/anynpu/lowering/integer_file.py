@@ -15,6 +15,7 @@ from anynpu.artifact import PassEffect
 from anynpu.errors import ConfigError
 from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.graph import Graph
+from anynpu.lowering.levels import all_arguments
 from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.quantise import with_shorter_rows
@@ -144,6 +145,7 @@ def _repaired(
     """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
     # What is named as wide has 16 bits: what 8 would take from it is not its loss.
     in_float = around(form.graph, plan.float_tensors) | chosen_wide(form.graph, plan.wide_tensors)
+    in_float |= all_arguments(form.graph)
     exact = averages(form, data, plan, ranges, in_float, seen) if plan.bias_correction else None
     changed, effects = rounded(form, data, plan, ranges, in_float, exact)
 

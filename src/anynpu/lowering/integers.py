@@ -81,8 +81,8 @@ BYTE_KINDS = (
     | ALWAYS
     | COMPARISONS
 )
-# A PRELU of 16 bits is written in others (`slopes.py`).
-WIDE_KINDS = (_BOTH | KEEPS_SCALE | {"PRELU"}) - {"DEPTH_TO_SPACE", "SPACE_TO_DEPTH"}
+# A PRELU of 16 bits is written in others (`slopes.py`), and comparisons are of whole numbers (`compared.py`).
+WIDE_KINDS = (_BOTH | KEEPS_SCALE | COMPARISONS | {"PRELU"}) - {"DEPTH_TO_SPACE", "SPACE_TO_DEPTH"}
 INTEGER_KINDS: Mapping[str, frozenset[str]] = {"int8": BYTE_KINDS, "int16": WIDE_KINDS}
 
 # Scales that a kernel has built in.

@@ -271,8 +271,11 @@ class _Quantiser:
             stored = self.graph.constant(name) if operator.kind in ("ADD", "SUB") else None
             one |= stored is not None and not stored.any()  # zeros have no scale of their own
             form = self.forms[key] if one else self._taken(name, dtype)
-            if operator.kind in COMPARISONS:
+            if operator.kind in COMPARISONS and dtype == "int8":
                 form = self.measured(name, dtype)  # both sides have one range
+            elif operator.kind in COMPARISONS:
+                sides = [self._taken(each, dtype) for each in operator.inputs]
+                form = max(sides, key=lambda side: side.quantization.scale[0])
             if (operator.kind, dtype) in FIXED and form.quantization.scale[0] < FINEST_READ:
                 form = Form(dtype, Quantization((FINEST_READ,), form.quantization.zero_point))
             self.reads[key, name] = form

@@ -6,7 +6,7 @@ Windows over three axes become windows over two, with the frames of the window b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,22 @@ from anynpu.graph.fold import static_shapes
 from anynpu.graph.shapes import infer
 from anynpu.lowering.computed import computed_convolution
 from anynpu.lowering.drafts import Draft, spans
+from anynpu.lowering.negative import COUNTED
 from anynpu.lowering.places import col_to_image, gather_elements, grid_sample, scatter_elements
 from anynpu.lowering.table import Node
 from anynpu.lowering.transposed import transposed_frames
 
+Rewrite = Callable[[Draft, Node], bool]
+"""Writes a node as others, if it can."""
+
 
 def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with every operator that has a rule below written as others."""
-    if not any(node.op_type in REWRITES for node in model.graph.node):
+    return _by_rules(_by_rules(model, REWRITES), COUNTED)
+
+
+def _by_rules(model: onnx.ModelProto, rules: Mapping[str, Rewrite]) -> onnx.ModelProto:
+    if not any(node.op_type in rules for node in model.graph.node):
         return model
     new = onnx.ModelProto()
     new.CopyFrom(model)
@@ -37,10 +45,10 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     for proto in new.graph.node:
         node = Node.of(proto)
-        ours = node.op in REWRITES and not proto.domain
+        ours = node.op in rules and not proto.domain
         draft = Draft(node.output, shapes, constants, reals, makers) if ours else None
         known = all(name in shapes for name in (*node.inputs[:3], node.output) if name)
-        if draft is None or not known or not REWRITES[node.op](draft, node):
+        if draft is None or not known or not rules[node.op](draft, node):
             nodes.append(proto)
             continue
         nodes += draft.nodes
@@ -217,7 +225,7 @@ def whole_quotient(draft: Draft, node: Node) -> bool:
     return True
 
 
-REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
+REWRITES: Mapping[str, Rewrite] = {
     "Cast": whole_quotient,
     "Conv": convolution,
     "ConvTranspose": transposed_frames,

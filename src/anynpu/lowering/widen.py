@@ -16,6 +16,7 @@ import numpy as np
 from anynpu.errors import Finding, Unsupported
 from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.integers import KEEPS_SCALE, runs_on
+from anynpu.lowering.levels import arguments
 from anynpu.quantize.ranges import Range
 
 _CARRY = ("ADD", "CONCATENATION", "RESHAPE", "TRANSPOSE")
@@ -102,8 +103,8 @@ def around(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
 
 
 def chosen_wide(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
-    """Returns the operators that compute in 16 bits so that the named tensors keep them; raises for a tensor whose
-    maker has no kernel for that."""
+    """Returns the operators that compute in 16 bits so that the named tensors keep them, logarithms with what their
+    arguments are computed of; raises for a tensor whose maker has no kernel for that."""
     makers = graph.makers()
     narrow = [name for name in tensors if name in makers and not runs_on(makers[name], "int16", graph)]
     if narrow:
@@ -112,7 +113,9 @@ def chosen_wide(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
         ]
         raise Unsupported(f"wide_tensors: {findings[0]}", findings, "leave it out of wide_tensors")
     operators = {operator.outputs[0]: operator for operator in graph.operators}
-    return frozenset(name for name in around(graph, tensors) if runs_on(operators[name], "int16", graph))
+    chosen = around(graph, tensors)
+    chosen |= arguments(graph, [name for name in tensors if name in makers and makers[name].kind == "LOG"])
+    return frozenset(name for name in chosen if runs_on(operators[name], "int16", graph))
 
 
 def _before(root: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:

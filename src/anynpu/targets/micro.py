@@ -15,7 +15,7 @@ from anynpu.foreign import TFLITE_MICRO
 from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.graph import Graph, Operator, pruned
 from anynpu.lowering.read import from_bytes
-from anynpu.lowering.wide_resizes import without_wide_resizes
+from anynpu.lowering.wide_forms import as_micro_has
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
@@ -33,7 +33,7 @@ def lacking(path: Path, plan: QuantPlan, tables: bool) -> tuple[Finding, ...]:
         return ()
     content = path.read_bytes()
     if plan.activations != "float32":
-        graph, plan = without_wide_resizes(from_bytes(content), plan)
+        graph, plan = as_micro_has(from_bytes(content), plan)
         ranges = {name: Range(0.0, 1.0) for name, tensor in graph.tensors.items() if tensor.data is None}
         content = to_bytes(integer_graph(graph, ranges, plan, tables)[0])
     return refused(content)

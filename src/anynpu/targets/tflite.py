@@ -145,7 +145,9 @@ class TfLite:
         if options.written_for is None:
             accelerator = str(platform.facts.get("accelerator", "")) if platform.target == "vela" else ""
             rewritten = accelerator and (
-                for_npu(model.main, accelerator) is not None or _ramps(model.main, accelerator)
+                for_npu(model.main, accelerator) is not None
+                or _ramps(model.main, accelerator)
+                or _lacks_wide(model.main, accelerator, options)
             )
             options = replace(options, written_for=accelerator if rewritten else "")
         return options
@@ -262,6 +264,15 @@ def _ramps(path: Path, accelerator: str) -> bool:
     return written and any(each.kind in ALWAYS or divides(each) for each in operators(path))
 
 
+def _lacks_wide(path: Path, accelerator: str, plan: QuantPlan) -> bool:
+    """Tells whether a file may have an operator of 16 bits that an Ethos-U has in 8 bits alone."""
+    from anynpu.lowering.wide_forms import ON_ETHOS_U
+    from anynpu.targets.vela.constraints import family
+
+    wide = plan.activations == "int16" or bool(plan.wide_tensors)
+    return wide and family(accelerator) != "EthosU85" and any(each.kind in ON_ETHOS_U for each in operators(path))
+
+
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     import numpy as np
@@ -269,7 +280,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.reals import settled
-    from anynpu.lowering.wide_resizes import without_wide_resizes
+    from anynpu.lowering.wide_forms import ON_ETHOS_U, as_micro_has
     from anynpu.lowering.write import to_bytes
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
@@ -302,10 +313,12 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         turned = replace(turned, inputs={**turned.inputs, **real})
     if options.wide_tensors or options.activations == "int16":
         graph = from_bytes(floating.read_bytes())
-        products, options = without_wide_resizes(graph, options)
-        if products is not graph:
+        written, options = as_micro_has(graph, options)
+        if options.written_for and _lacks_wide(source.main, options.written_for, options):
+            written, options = as_micro_has(written, options, ON_ETHOS_U)
+        if written is not graph:
             floating = Path(out).with_name("float.tflite")
-            floating.write_bytes(to_bytes(products))
+            floating.write_bytes(to_bytes(written))
     as_ramps = bool(options.written_for and _ramps(source.main, options.written_for))
     figures = quantize_file(
         floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed, as_ramps

@@ -10,7 +10,7 @@ from anynpu.firmware.generator.graph import Graph, Node, scale_of, values
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.movement import item_of
 from anynpu.firmware.generator.tables import byte_table
-from anynpu.firmware.generator.types import same_quantization
+from anynpu.firmware.generator.types import SUFFIX, same_quantization
 
 # What holds where the first number is below, the same as and above the second.
 _HOLDS = {
@@ -36,13 +36,16 @@ def _pair(graph: Graph, node: Node, kernel: str, params: dict[str, Value], ctype
 
 
 def compare(graph: Graph, node: Node) -> Layer:
-    """EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER and GREATER_EQUAL of whole numbers, or of int8 at one scale."""
+    """EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER and GREATER_EQUAL of whole numbers, or of int8 and int16 at one
+    scale."""
     a, b = graph.input(node, 0), graph.input(node, 1)
-    require(a.dtype == b.dtype and a.dtype in ("int32", "int8"), f"has no kernel for {a.dtype}")
+    require(a.dtype == b.dtype and a.dtype in ("int32", *SUFFIX), f"has no kernel for {a.dtype}")
     params = dict[str, Value](zip(("below", "same", "above"), _HOLDS[node.kind], strict=True))
     if a.dtype == "int32":
         return _pair(graph, node, "compare_s32", params, ("int32_t", "uint8_t"))
     require(same_quantization(a, b), "compares numbers of two scales")
+    if a.dtype == "int16":
+        return _pair(graph, node, "compare_s16", params, ("int16_t", "uint8_t"))
     # TFLite-Micro compares in steps of 2^-8, and finer numbers are the same to it.
     require(2.0**-7 <= scale_of(a) < 1.0, "has a scale at which TFLite-Micro does not tell numbers apart")
     return _pair(graph, node, "compare_s8", params, ("int8_t", "int8_t"))
@@ -103,9 +106,10 @@ def select(graph: Graph, node: Node) -> Layer:
 
 
 def cast(graph: Graph, node: Node) -> Layer:
-    """CAST of truth values and whole numbers."""
+    """CAST of truth values and whole numbers, and of 16 bits to 32."""
     source, target = graph.input(node, 0), graph.output(node)
     fits = source.dtype in ("bool", "int32") and target.dtype in _LETTERS
+    fits |= (source.dtype, target.dtype) == ("int16", "int32")
     require(fits, f"turns {source.dtype} into {target.dtype}")
     params: dict[str, Value] = {
         "count": math.prod(source.shape),

@@ -18,7 +18,7 @@ from anynpu.firmware.generator.windows import SAME, padding, window
 def batch_matmul(graph: Graph, node: Node) -> Layer:
     """BATCH_MATMUL."""
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
-    require(a.dtype == b.dtype == out.dtype == "int8", f"has no kernel for {a.dtype} and {b.dtype}")
+    require(a.dtype == b.dtype == out.dtype and a.dtype in SUFFIX, f"has no kernel for {a.dtype} and {b.dtype}")
     rows, columns = out.shape[-2:]
     depth = a.shape[-2] if node.options.adjX else a.shape[-1]
     batch = out.shape[:-2]
@@ -39,14 +39,16 @@ def batch_matmul(graph: Graph, node: Node) -> Layer:
         "left_stride": rows if node.options.adjX else 1,
         "column_stride": depth if node.options.adjY else 1,
         "right_stride": 1 if node.options.adjY else columns,
-        "zero1": zero_of(a),
-        "zero2": zero_of(b),
-        "out_zero": zero_of(out),
-        "multiplier": multiplier,
-        "shift": shift,
     }
-    numbers = (node.inputs[0], node.inputs[1], node.outputs[0])
-    return Layer(node, (Call("matmul_s8", params, tuple(Tensor(n, "int8_t") for n in numbers)),))
+    zeros: dict[str, Value] = {"zero1": zero_of(a), "zero2": zero_of(b), "out_zero": zero_of(out)}
+    if a.dtype == "int16":
+        require(not any(zeros.values()), "takes 16-bit tensors with zero point 0")
+        require(shift < 8, "has an output scale far below those of its inputs")
+    else:
+        params |= zeros
+    params |= {"multiplier": multiplier, "shift": shift}
+    arguments = tuple(Tensor(n, C_TYPES[a.dtype]) for n in (node.inputs[0], node.inputs[1], node.outputs[0]))
+    return Layer(node, (Call(f"matmul_{SUFFIX[a.dtype]}", params, arguments),))
 
 
 def transpose_conv(graph: Graph, node: Node) -> Layer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from anynpu.firmware.generator import (
     binary,
     convolution,
+    interpolated,
     logic,
     matmul,
     movement,
@@ -32,6 +33,7 @@ EMITTERS: dict[str, Emitter] = {
     "DEQUANTIZE": tables.dequantize,
     "DIV": logic.quotient,
     "EQUAL": logic.compare,
+    "EXP": interpolated.exp,
     "EXPAND_DIMS": movement.alias,
     "FULLY_CONNECTED": convolution.fully_connected,
     "GATHER": movement.gather,
@@ -41,6 +43,7 @@ EMITTERS: dict[str, Emitter] = {
     "LEAKY_RELU": tables.leaky_relu,
     "LESS": logic.compare,
     "LESS_EQUAL": logic.compare,
+    "LOG": interpolated.log,
     "LOGICAL_AND": logic.logical,
     "LOGICAL_NOT": logic.logical_not,
     "LOGICAL_OR": logic.logical,

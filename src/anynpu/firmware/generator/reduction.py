@@ -62,18 +62,19 @@ def sum_(graph: Graph, node: Node) -> Layer:
 
 def _extreme(graph: Graph, node: Node, kernel: str) -> Layer:
     image, out = graph.input(node, 0), graph.output(node)
-    require(image.dtype == out.dtype == "int8", f"has no kernel for {image.dtype}")
+    require(image.dtype == out.dtype and image.dtype in SUFFIX, f"has no kernel for {image.dtype}")
     require(image.scale == out.scale and image.zero_point == out.zero_point, "changes the quantisation")
     fields, _ = _walk(graph, node)
-    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))
-    return Layer(node, (Call(kernel, fields, arguments),))
+    ctype = C_TYPES[image.dtype]
+    arguments = (Tensor(node.inputs[0], ctype), Tensor(node.outputs[0], ctype))
+    return Layer(node, (Call(f"{kernel}_{SUFFIX[image.dtype]}", fields, arguments),))
 
 
 def reduce_max(graph: Graph, node: Node) -> Layer:
     """REDUCE_MAX."""
-    return _extreme(graph, node, "reduce_max_s8")
+    return _extreme(graph, node, "reduce_max")
 
 
 def reduce_min(graph: Graph, node: Node) -> Layer:
     """REDUCE_MIN."""
-    return _extreme(graph, node, "reduce_min_s8")
+    return _extreme(graph, node, "reduce_min")

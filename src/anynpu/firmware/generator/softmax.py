@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from anynpu.firmware.generator.fixedpoint import clamp, exp_negative, high_product, quantize_multiplier, round_away
+from anynpu.firmware.generator.fixedpoint import exp_negative, high_product, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
+from anynpu.firmware.generator.interpolated import interpolated
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
-from anynpu.tensors import Array
 
 INTEGER_BITS = 5
 
@@ -38,9 +36,12 @@ def softmax(graph: Graph, node: Node) -> Layer:
         require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
         require(abs(scale_of(out) * 32768 - 1) <= 0.001, "takes a 16-bit output of scale 1/32768")
         multiplier, shift = quantize_multiplier(scale_of(image) * node.options.beta / (10.0 / 65535.0))
+        unit = 2 / np.float32(65535)  # of numbers from -1 to 1
+        powers = interpolated(math.exp, 10 / np.float32(65535), unit, 32767)
+        shares = interpolated(lambda x: 1 / (1 + x), 1 / np.float32(65535), unit, -32768)
         params: dict[str, Value] = {
-            "exponentials": Constant("exponentials", "int16_t", interpolated(math.exp, 10.0, 32767), 2),
-            "reciprocals": Constant("reciprocals", "int16_t", interpolated(lambda x: 1 / (1 + x), 1.0, -32768), 2),
+            "exponentials": Constant("exponentials", "int16_t", powers, 2),
+            "reciprocals": Constant("reciprocals", "int16_t", shares, 2),
             "multiplier": multiplier,
             "shift": shift,
         }
@@ -55,28 +56,3 @@ def softmax(graph: Graph, node: Node) -> Layer:
     ctype = C_TYPES[image.dtype]
     arguments = (Tensor(node.inputs[0], ctype), Tensor(node.outputs[0], ctype))
     return Layer(node, (Call(f"softmax_{SUFFIX[image.dtype]}", params, arguments),), over=(node.inputs[0],))
-
-
-def interpolated(function: Callable[[float], float], reach: float, zero: int) -> Array:
-    """Returns the table of 513 that is interpolated between its entries, corrected for the error half way."""
-    f = np.float32
-    scale, out_scale = f(reach) / f(65535), f(2.0) / f(65535)
-    low, high = scale * f(-32768 - zero), scale * f(32767 - zero)
-    step = (high - low) / f(512)
-    inverse = f(65536) / (out_scale * f(32767) - out_scale * f(-32768))
-
-    def at(x: Any) -> Any:
-        return f(function(float(x)))
-
-    def rounded(x: Any) -> Any:
-        return f(round_away(float(x)))
-
-    table = []
-    for i in range(512):
-        value, following = at(low + f(i) * step), at(low + f(i + 1) * step)
-        middle = at(low + f(i) * step + step / f(2))
-        guess = rounded((following * inverse + rounded(value * inverse)) / f(2))
-        bias = rounded((guess - rounded(middle * inverse)) / f(2))
-        table.append(clamp(int(rounded(value * inverse) - bias), -32768, 32767))
-    table.append(clamp(int(rounded(at(high) * inverse)), -32768, 32767))
-    return np.array(table)

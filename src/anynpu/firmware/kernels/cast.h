@@ -1,4 +1,4 @@
-/* Truth values ('b') and whole numbers ('i') as truth values, whole or real numbers ('f'). */
+/* Truth values ('b') and whole numbers ('i', 's' of 16 bits) as truth values, whole or real numbers ('f'). */
 typedef struct {
     int32_t count;
     int32_t from;

@@ -1,5 +1,6 @@
 /* uses: pair_shape advance clamp */
-/* loop: each_pair_s32 result_s32 */
+/* loop: each_pair result_s32 */
+typedef int32_t whole_s32_operand;
 typedef int32_t whole_s32_result;
 
 static inline int32_t result_s32(const anynpu_whole_s32_params *p, int32_t a, int32_t b)

@@ -1,5 +1,5 @@
-/* The loop of kernels that name it: KERNEL is theirs, ELEMENT computes one value of the result. */
-void anynpu_KERNEL(const anynpu_KERNEL_params *p, const int32_t *in1, const int32_t *in2, KERNEL_result *out)
+/* The loop of kernels that name it: KERNEL is theirs, with the types that it reads and writes; ELEMENT computes one value. */
+void anynpu_KERNEL(const anynpu_KERNEL_params *p, const KERNEL_operand *in1, const KERNEL_operand *in2, KERNEL_result *out)
 {
     int32_t at[ANYNPU_AXES] = {0};
     int32_t other[ANYNPU_AXES] = {0};
