@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from reach_models import MISSING, images, names
 from reach_survey import fixed_inputs
-from reach_unseen import SAMPLES, TFLITE, listed
+from reach_unseen import SAMPLES, SHAPES, TFLITE, listed
 
 from anynpu.runtime.tflite_file import read_specs
 
@@ -124,15 +124,19 @@ def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
     """Returns for each chip the decibels that were proven and the share on its NPU, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="anynpu-reach-") as name:
         scratch = Path(name)
-        model, data = folder / "model.onnx", str(folder / "data.npz")
+        model, data, shapes = folder / "model.onnx", str(folder / "data.npz"), dict[str, list[int]]()
         if (folder / TFLITE).is_file():  # a file for TFLite's own chain
             chips = ",".join(chip for chip in chips.split(",") if chip != "cpu")
             model = folder / TFLITE
             data = data if Path(data).is_file() else samples_for(model, scratch)
+            if (folder / SHAPES).is_file():
+                shapes = json.loads((folder / SHAPES).read_text("utf-8"))
         command = [sys.executable, "-m", "anynpu", "build", "-m", str(model), "--data", data]
         command += ["-o", str(scratch / "out"), "-f", "json", "-q", "--overwrite"]
         for tensor, value in fixed_inputs(folder).items():
             command += ["--fix", f"{tensor}={value}"]
+        for tensor, shape in shapes.items():
+            command += ["--shape", f"{tensor}={','.join(map(str, shape))}"]
         said = answer([*command, "-t", chips], scratch / "cache", cpu_limit_s)
         if said is not None:
             return {chip: each.replace(f"{folder}/", "") for chip, each in _outcomes(*said, chips).items()}

@@ -27,6 +27,8 @@ import reach_models as models
 SAMPLES = ("third", "fourth", "fifth")
 """Samples that no rule was written for, each in bench/reach_NAME.json; `bench/reach.py --sample NAME` builds one."""
 FALLBACK_OPSET = 18
+SHAPES = "shapes.json"
+"""The shapes that a .tflite file leaves open, next to it."""
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
@@ -304,6 +306,8 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
     content = member(entry["member"])
     if entry["member"].endswith(".tflite"):
         (out / TFLITE).write_bytes(content)
+        if "shapes" in entry:
+            (out / SHAPES).write_text(json.dumps(entry["shapes"]), "utf-8")
         if "data" in entry:
             np.savez(out / "data.npz", **{name: sampled(*spec).astype("float32") for name, spec in entry["data"].items()})
         return
