@@ -18,6 +18,7 @@ from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.pipeline import tflite_source
 from anynpu.pipeline.planner import chain, check_options
 from anynpu.source.load import ModelSource, Proof
+from anynpu.targets.tflite import for_npu
 
 SHAPE = (1, 8, 8, 2)
 DATA = os.environ.get("ANYNPU_TEST_DATA", "")
@@ -71,6 +72,12 @@ def test_names_do_not_reach_the_fingerprint_and_weights_do(imported, tmp_path):
     renamed, _ = imported(path)
     other, _ = imported(net(tmp_path / "n.tflite", "float32"))
     assert first.fingerprint == renamed.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("chip", ["ethos-u55-256", "ethos-u85-256"])
+def test_a_layer_without_a_bias_is_written_for_an_npu(chip, tmp_path):
+    path = net(tmp_path / "m.tflite", "float32")
+    assert for_npu(path, chip) in (None, path.read_bytes())
 
 
 def test_a_dynamic_range_file_is_widened_and_says_how_far_its_own_kernels_are(imported, tmp_path):
