@@ -124,7 +124,7 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph.linear import without_maps
     from anynpu.graph.passes import Pass, run
     from anynpu.graph.precision import in_float32
-    from anynpu.graph.shapes import make_static, open_batches
+    from anynpu.graph.shapes import make_static, open_batches, with_shapes
     from anynpu.graph.training import for_inference
     from anynpu.source.onnx_file import read
 
@@ -171,7 +171,7 @@ def read_original(source: ModelSource) -> Original:
     graph, done = run(known, frozen)
     branching = _branching(frozen, shapes, of_file=exported is None)
     wide = any(effect.changed for effect in widened) and exported is None and branching is None
-    narrow = with_sample_axis(make_static(pairs, shapes))[0] if wide else None
+    narrow = with_sample_axis(with_shapes(pairs, shapes))[0] if wide else None
     integers = with_sample_axis(bound)[0] if pairs is not bound else None
     return Original(graph, tuple(notes), exported, branching, (*begun, *rewritten, *widened, *done), narrow, integers)
 
