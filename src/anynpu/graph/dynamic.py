@@ -140,8 +140,8 @@ class _Written:
         if array is None or step is None:
             self.left = True
             return None
-        shapes = [(*each.shape, *(1,) * (array.ndim - each.ndim)) if along == 0 else each.shape for each in (step, offset)]
-        step, offset = (each.reshape(shape) for each, shape in zip((step, offset), shapes, strict=True))
+        if along == 0:
+            step, offset = (each.reshape(*each.shape, *(1,) * (array.ndim - each.ndim)) for each in (step, offset))
         return np.asarray((array.astype(np.float32) - offset.astype(np.float32)) * step, np.float32)
 
     def _fused(self, node: NodeProto) -> None:
