@@ -21,7 +21,6 @@ from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import read_samples
-from anynpu.quantize.tflite_end import places_before
 from anynpu.quantize.tflite_given import FLOAT, GivenFile, open_axes, read_given, with_shapes
 from anynpu.quantize.tflite_plain import State
 from anynpu.runtime.base import run_real
@@ -273,6 +272,8 @@ def _opened(model: Artifact, source_file: GivenFile) -> LiteRtSession:
 
 def _end_before(source_file: GivenFile) -> str:
     """Returns the end of a hint: the places in front of operators outside TFLite's own set, where there are such."""
+    from anynpu.quantize.tflite_end import places_before
+
     model = read_model(source_file.content)
     places = places_before(model, lambda op: bool(model.operatorCodes[op.opcodeIndex].customCode))
     return f", or end it in front of that: --end-at {','.join(places)}" if source_file.custom and places else ""

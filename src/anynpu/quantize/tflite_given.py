@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
-from anynpu.quantize.tflite_end import end
 from anynpu.quantize.tflite_folded import store_known
 from anynpu.quantize.tflite_plain import State, make_plain
 from anynpu.quantize.tflite_sparse import AGAIN
@@ -128,6 +127,8 @@ def given_format(path: Path) -> str:
 def read_given(path: Path, end_at: Sequence[str] = ()) -> GivenFile:
     """Returns a file in the form that a build takes, or raises with everything that is in the way; with `end_at` it
     ends at these tensors."""
+    from anynpu.quantize.tflite_end import end
+
     model = read_whole(path)
     ended = (end(model, end_at),) if end_at else ()
     data = pack_model(model) if ended else path.read_bytes()
