@@ -28,7 +28,7 @@ SAMPLES = ("third", "fourth", "fifth")
 """Samples that no rule was written for, each in bench/reach_NAME.json; `bench/reach.py --sample NAME` builds one."""
 FALLBACK_OPSET = 18
 FLAGS = "flags.json"
-"""What its build is told of a .tflite file: shapes that it leaves open, where it ends."""
+"""What the build of a file is told: shapes of a .tflite file that are left open, where it ends."""
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
@@ -304,10 +304,10 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
             return opened.extractfile(name).read()  # type: ignore[union-attr]
 
     content = member(entry["member"])
+    if "flags" in entry:
+        (out / FLAGS).write_text(json.dumps(entry["flags"]), "utf-8")
     if entry["member"].endswith(".tflite"):
         (out / TFLITE).write_bytes(content)
-        if "flags" in entry:
-            (out / FLAGS).write_text(json.dumps(entry["flags"]), "utf-8")
         if "data" in entry:
             np.savez(out / "data.npz", **{name: np.float32(sampled(*spec)) for name, spec in entry["data"].items()})
         return

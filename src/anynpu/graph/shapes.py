@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.foreign import ONNX
-from anynpu.graph.branches import has_branches
+from anynpu.graph.branches import MOST_ROUNDS, has_branches
 from anynpu.graph.fold import copied_without, fold_constants, initializer_names, names_read, same_nodes, static_shapes
 from anynpu.graph.opset import SKLEARN, opset_of, refuse_foreign
 
@@ -23,6 +23,12 @@ _AS_SHAPES = 4096
 _LENGTH = re.compile("len|seq|time|frame|node|edge|point|token|step|sample|height|width", re.IGNORECASE)
 _SAME_SHAPE = ("GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 """Functions whose shapes ONNX does not infer."""
+_LEFT = {
+    "Loop": f"Loop runs as often as the data say, or more than {MOST_ROUNDS} times",
+    "Scan": f"Scan walks along an axis of unknown size, or takes more than {MOST_ROUNDS} steps",
+    "If": "If chooses by the data between results of different shapes",
+}
+"""Why control flow is not written out, where there is more to say than that shapes depend on it."""
 _NEGATIVE_AXES = 11
 """The first opset that counts axes from the end."""
 
@@ -171,7 +177,7 @@ def require_known(model: ModelProto) -> None:
     findings = [
         Finding(
             "data-dependent-shape",
-            f"{node.op_type} gives a shape that depends on the data",
+            _LEFT.get(node.op_type, f"{node.op_type} gives a shape that depends on the data"),
             node.name or next(iter(node.output), ""),
         )
         for node in model.graph.node
