@@ -8,6 +8,8 @@ import pytest
 from lowered_nets import names_agree, net
 from onnx import helper
 
+from anynpu.lowering.graph import free_name
+
 NODE = helper.make_node
 
 
