@@ -271,7 +271,8 @@ def kind(outcome: str) -> str:
         return "below the gate of 10 dB"
     if outcome.startswith(FAILED):
         return "refused, with the reason"
-    return WHOLE if share is None or share[1] == "100.0" else PARTLY
+    whole = share is None or (share[1] == "100.0" and ";" not in outcome)  # an operator without MACs may be elsewhere
+    return WHOLE if whole else PARTLY
 
 
 def table(rows: Iterable[Row], chips: list[str]) -> str:
