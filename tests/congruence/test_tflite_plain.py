@@ -101,7 +101,7 @@ def test_the_import_proves_a_stream_and_fails_where_the_state_is_lost(tmp_path, 
     state = forgetful.states[0]
     wrong = type(state)("rows", "y", state.start, state.zero_point)
     monkeypatch.setattr(
-        tflite_source, "read_given", lambda _: type(forgetful)(**{**vars(forgetful), "states": (wrong,)})
+        tflite_source, "read_given", lambda *_: type(forgetful)(**{**vars(forgetful), "states": (wrong,)})
     )
     with pytest.raises(IntegrityError, match="with its states as inputs and outputs, it differs"):
         imported(path)

@@ -17,7 +17,10 @@ from anynpu.cli.main import main
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.pipeline import tflite_source
 from anynpu.pipeline.planner import chain, check_options
+from anynpu.runtime.litert import open_interpreter
+from anynpu.runtime.tflite_file import operator_names, read_model
 from anynpu.source.load import ModelSource, Proof
+from anynpu.targets.tflite import for_npu
 
 SHAPE = (1, 8, 8, 2)
 DATA = os.environ.get("ANYNPU_TEST_DATA", "")
@@ -71,6 +74,30 @@ def test_names_do_not_reach_the_fingerprint_and_weights_do(imported, tmp_path):
     renamed, _ = imported(path)
     other, _ = imported(net(tmp_path / "n.tflite", "float32"))
     assert first.fingerprint == renamed.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("chip", ["ethos-u55-256", "ethos-u85-256"])
+def test_a_layer_without_a_bias_is_written_for_an_npu(chip, tmp_path):
+    path = net(tmp_path / "m.tflite", "float32")
+    assert for_npu(path, chip) in (None, path.read_bytes())
+
+
+def test_frames_of_a_sound_are_gathered_on_an_npu_as_litert_does(tmp_path):
+    b = Builder()
+    places = 2 * np.arange(5)[:, np.newaxis] + np.arange(3)
+    x = b.input((12, 4), "float32")
+    frames = b.tensor("frames", (5, 3, 4), "float32")
+    b.operator("GATHER", [x, b.constant("places", places)], [frames], options="GatherOptions", axis=0)
+    path = b.write(tmp_path / "m.tflite")
+    rewritten = for_npu(path, "ethos-u55-256")
+    assert rewritten is not None and "GATHER" not in operator_names(read_model(rewritten))
+    values, answers = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32), []
+    for content in (rewritten, path.read_bytes()):
+        interpreter = open_interpreter(content)
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], values)
+        interpreter.invoke()
+        answers.append(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+    assert np.array_equal(*answers) and np.array_equal(answers[0], values[places])
 
 
 def test_a_dynamic_range_file_is_widened_and_says_how_far_its_own_kernels_are(imported, tmp_path):

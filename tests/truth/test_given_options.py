@@ -168,7 +168,7 @@ UNUSED = [
     pytest.param([*BUILD, *DATA, "--end-at", "q"], "q: is not one of the model's", id="end-at-no-tensor"),
     pytest.param(
         ["build", "-m", "zoo:kws", "-t", "cpu", "-o", "out", "--end-at", "q"],
-        "--end-at goes with an ONNX file",
+        "--end-at goes with an ONNX or a TFLite file",
         id="end-at-zoo",
     ),
     pytest.param([*BUILD, *DATA, "--trust-checkpoint"], "no effect without --ckpt", id="trust-without-ckpt"),

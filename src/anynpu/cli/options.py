@@ -50,7 +50,7 @@ class ModelFlags:
     output_names: tuple[str, ...] = flag("Names for the outputs of a PyTorch model.", (), metavar="A,B", type=Names())
     fix: Mapping[str, Json] = table("Constant value of an input of an ONNX file: sr=16000. Repeat for more.", "--fix")
     end_at: tuple[str, ...] = flag(
-        "Tensors that an ONNX file ends at: what lies behind them is left out.", (), metavar="A,B", type=Names()
+        "Tensors that an ONNX or TFLite file ends at: what lies behind is left out.", (), metavar="A,B", type=Names()
     )
     config: Path | None = flag("TOML file with any of these settings.", None, "-c")
 

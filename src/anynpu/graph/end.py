@@ -24,13 +24,7 @@ def ended(model: ModelProto, names: Sequence[str]) -> tuple[ModelProto, tuple[st
     if not names:
         return model, ()
     computed = {name for node in model.graph.node for name in node.output if name}
-    for name in names:
-        if name not in computed:
-            what = "is an input" if name in {value.name for value in inputs_of(model)} else "is not one of the model's"
-            raise ConfigError(
-                f"--end-at {name}: {what}{schema.near(name, computed)}",
-                "name tensors that operators of the model compute",
-            )
+    require_computed(names, computed, {value.name for value in inputs_of(model)})
     nodes = needed_nodes(model.graph.node, names)
     result = with_nodes(model, nodes)
     types = {v.name: v for v in (*infer(model, strict=False).graph.value_info, *model.graph.output)}
@@ -41,11 +35,27 @@ def ended(model: ModelProto, names: Sequence[str]) -> tuple[ModelProto, tuple[st
     _without_unread_inputs(result, before=model)
     kept = {name for node in nodes for name in node.output}
     behind = Counter(node.op_type for node in model.graph.node if not kept & {*node.output})
-    note = f"the model ends at {', '.join(names)}"
+    return result, (note(names, behind),)
+
+
+def require_computed(names: Sequence[str], computed: Collection[str], inputs: Collection[str]) -> None:
+    """Raises for a name to end at that no operator computes."""
+    for name in names:
+        if name not in computed:
+            what = "is an input" if name in inputs else "is not one of the model's"
+            raise ConfigError(
+                f"--end-at {name}: {what}{schema.near(name, computed)}",
+                "name tensors that operators of the model compute",
+            )
+
+
+def note(names: Sequence[str], behind: Counter[str]) -> str:
+    """Returns the sentence on where a model ends and on the kinds of operators that lay behind."""
+    sentence = f"the model ends at {', '.join(names)}"
     if behind:
         kinds = ", ".join([*(kind for kind, _ in behind.most_common(5)), *(["..."] if len(behind) > 5 else [])])
-        note += f": {behind.total()} operators behind are left to the program that runs it ({kinds})"
-    return result, (note,)
+        sentence += f": {behind.total()} operators behind are left to the program that runs it ({kinds})"
+    return sentence
 
 
 def _open(value: ValueInfoProto, name: str) -> ValueInfoProto:

@@ -1,21 +1,22 @@
-"""Operators that ONNX Runtime fuses when it optimises a model (domain com.microsoft), in ONNX's own operators."""
+"""Operators that ONNX Runtime fuses when it optimises a model (domain com.microsoft), in ONNX's own operators.
+
+Those of scikit-learn that are plain arithmetic (graph/linear.py) are written out with them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 
+from anynpu.graph import linear
 from anynpu.graph.fold import copied, with_nodes
-from anynpu.graph.opset import opset_of
-from anynpu.tensors import Array
+from anynpu.graph.opset import SKLEARN, opset_of
+from anynpu.graph.writer import Writer
 
 DOMAIN = "com.microsoft"
-_AXES_AS_INPUT = 18
-"""The opset from which ReduceMean reads its axes."""
 _ACTIVATION_SETTINGS = {
     "LeakyRelu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
@@ -25,7 +26,9 @@ _ACTIVATION_SETTINGS = {
 
 
 def is_fused(node: NodeProto) -> bool:
-    """Tells whether an operator is one of ONNX Runtime's that is written out here."""
+    """Tells whether an operator of another domain is one that is written out here."""
+    if node.domain == SKLEARN:
+        return linear.is_plain(node)
     if node.op_type == "SimplifiedLayerNormalization":  # ONNX Runtime has it in ONNX's own domain
         return True
     batches = any(each.name in ("transBatchA", "transBatchB") and each.i for each in node.attribute)
@@ -43,60 +46,12 @@ def written_out(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
             nodes.append(node)
             continue
         at = Writer(node, result, opset_of(model))
-        RULES[node.op_type](at)
+        (linear.RULES if node.domain == SKLEARN else RULES)[node.op_type](at)
         nodes += at.nodes
     kinds = ", ".join(sorted({node.op_type for node in fused}))
     return with_nodes(result, nodes), (
-        f"{len(fused)} operator(s) that ONNX Runtime has fused are written in ONNX's own: {kinds}",
+        f"{len(fused)} operator(s) of ONNX Runtime or scikit-learn are written in ONNX's own: {kinds}",
     )
-
-
-@dataclass
-class Writer:
-    """Writes the nodes that one fused operator stands for."""
-
-    node: NodeProto
-    model: ModelProto
-    opset: int
-    nodes: list[NodeProto] = field(default_factory=list)
-
-    def input(self, place: int) -> str:
-        return self.node.input[place] if place < len(self.node.input) else ""
-
-    def result(self, place: int = 0) -> str:
-        return self.node.output[place] if place < len(self.node.output) else ""
-
-    def get(self, name: str, default: Any) -> Any:
-        stated = next((each for each in self.node.attribute if each.name == name), None)
-        value = default if stated is None else helper.get_attribute_value(stated)
-        return value.decode() if isinstance(value, bytes) else value
-
-    def stored(self, value: Any, dtype: type = np.float32) -> str:
-        """Stores a constant and returns its name."""
-        name = f"{self.result()}/stored{len(self.model.graph.initializer)}"
-        self.model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def array(self, name: str) -> Array | None:
-        """Returns what is stored under a name, None for a computed tensor."""
-        tensor = next((item for item in self.model.graph.initializer if item.name == name), None)
-        return None if tensor is None else numpy_helper.to_array(tensor)
-
-    def emit(self, kind: str, *inputs: str, to: str = "", **settings: Any) -> str:
-        """Writes one node and returns its result."""
-        name = to or f"{self.result()}/{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **settings))
-        return name
-
-    def mean(self, tensor: str) -> str:
-        """Writes the mean over the last axis, which stays."""
-        if self.opset >= _AXES_AS_INPUT:
-            return self.emit("ReduceMean", tensor, self.stored([-1], np.int64), keepdims=1)
-        return self.emit("ReduceMean", tensor, axes=[-1], keepdims=1)
-
-    def renamed(self, result: str) -> None:
-        """Gives the last node the name of a result of the fused operator."""
-        self.nodes[-1].output[0] = result
 
 
 def _kept(at: Writer, *names: str) -> dict[str, Any]:
@@ -170,8 +125,8 @@ def quick_gelu(at: Writer) -> None:
 def _normalised(at: Writer, tensor: str, scale: str, shift: str, centred: bool) -> None:
     """Writes a layer norm over the last axis, or one of roots of mean squares, to the operator's result."""
     if centred:
-        tensor = at.emit("Sub", tensor, at.mean(tensor))
-    spread = at.mean(at.emit("Mul", tensor, tensor))
+        tensor = at.emit("Sub", tensor, at.reduced("ReduceMean", tensor))
+    spread = at.reduced("ReduceMean", at.emit("Mul", tensor, tensor))
     root = at.emit("Sqrt", at.emit("Add", spread, at.stored(at.get("epsilon", 1e-5 if not centred else 1e-12))))
     at.emit("Mul", at.emit("Div", tensor, root), scale)
     if shift:

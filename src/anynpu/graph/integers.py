@@ -16,11 +16,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, versi
 
 from anynpu.errors import Finding, IntegrityError
 from anynpu.graph.fold import constant_value, copied, with_nodes
-from anynpu.graph.fused import Writer
 from anynpu.graph.opset import converted, opset_of
 from anynpu.graph.precision import LEAST_DYNAMIC_DB, MOST_COMPARED, sqnr_db
 from anynpu.graph.quantised import FLOAT_MODEL
 from anynpu.graph.run import Session
+from anynpu.graph.writer import Writer
 from anynpu.runtime.int8_sums import exact
 from anynpu.tensors import Array
 

@@ -8,6 +8,8 @@ from anynpu.errors import Finding, Unsupported
 
 STANDARD = ("", "ai.onnx")
 """The two names of ONNX's own domain."""
+SKLEARN = "ai.onnx.ml"
+"""The domain of trees, linear models and encoders."""
 
 
 def opset_of(model: ModelProto) -> int:

@@ -12,9 +12,9 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.foreign import ONNX
-from anynpu.graph.branches import has_branches
+from anynpu.graph.branches import MOST_ROUNDS, has_branches
 from anynpu.graph.fold import copied_without, fold_constants, initializer_names, names_read, same_nodes, static_shapes
-from anynpu.graph.opset import opset_of, refuse_foreign
+from anynpu.graph.opset import SKLEARN, opset_of, refuse_foreign
 
 _ROUNDS = 64
 _AS_SHAPES = 4096
@@ -23,6 +23,12 @@ _AS_SHAPES = 4096
 _LENGTH = re.compile("len|seq|time|frame|node|edge|point|token|step|sample|height|width", re.IGNORECASE)
 _SAME_SHAPE = ("GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 """Functions whose shapes ONNX does not infer."""
+_LEFT = {
+    "Loop": f"Loop runs as often as the data say, or more than {MOST_ROUNDS} times",
+    "Scan": f"Scan walks along an axis of unknown size, or takes more than {MOST_ROUNDS} steps",
+    "If": "If chooses by the data between results of different shapes",
+}
+"""Why control flow is not written out, where there is more to say than that shapes depend on it."""
 _NEGATIVE_AXES = 11
 """The first opset that counts axes from the end."""
 
@@ -105,8 +111,8 @@ def open_batches(model: ModelProto, stated: Container[str] = ()) -> dict[str, li
     return batches
 
 
-def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
-    """Returns the model with every tensor shape known, given the input shapes the user states."""
+def with_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
+    """Returns the model with the input shapes that the user states."""
     result = ModelProto()
     result.CopyFrom(model)
     inputs = {value.name: value for value in inputs_of(result)}
@@ -118,6 +124,13 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
         if any(isinstance(dim, bool) or int(dim) != dim or dim < 1 for dim in shape):
             raise ConfigError(f"shape of '{name}': every dimension is a whole number above 0, not {list(shape)}")
         _set_shape(inputs[name], [int(dim) for dim in shape])
+    return result
+
+
+def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
+    """Returns the model with every tensor shape known, given the input shapes the user states."""
+    result = with_shapes(model, shapes)
+    inputs = {value.name: value for value in inputs_of(result)}
     for value in inputs_of(result):
         if not value.type.HasField("tensor_type"):
             raise Unsupported(f"input '{value.name}' is not a tensor", hint="export the model with tensor inputs")
@@ -156,13 +169,15 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
 
 def require_known(model: ModelProto) -> None:
     """Raises Unsupported where the shape of a tensor depends on the data, or on an operator of another domain."""
+    if any(node.domain == SKLEARN for node in model.graph.node):  # ONNX infers the shapes of some
+        refuse_foreign(model)
     static = static_shapes(model.graph)
     # ONNX infers no shape for the mask of an old Dropout, which nobody reads.
     read = {value.name for value in model.graph.output}.union(*map(names_read, model.graph.node))
     findings = [
         Finding(
             "data-dependent-shape",
-            f"{node.op_type} gives a shape that depends on the data",
+            _LEFT.get(node.op_type, f"{node.op_type} gives a shape that depends on the data"),
             node.name or next(iter(node.output), ""),
         )
         for node in model.graph.node

@@ -40,6 +40,8 @@ def apart(graph: Graph, family: str) -> Graph:
     for operator in graph.operators:
         inputs = list(operator.inputs)
         for place, name in enumerate(operator.inputs):
+            if name not in tensors:  # left out
+                continue
             source = makers.get(name)
             while source is not None and source.kind == "RESHAPE":  # Vela sees through it
                 source = makers.get(source.inputs[0])

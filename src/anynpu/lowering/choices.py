@@ -27,15 +27,16 @@ def gather(at: Rewriting, operator: Operator) -> bool:
     """GATHER of stored numbers is a move of axes where it shuffles, slices where these are few, else a product."""
     source, result = operator.inputs[0], operator.outputs[0]
     numbers, options = at.graph.constant(operator.inputs[1]), operator.options
-    if numbers is None or numbers.ndim != 1 or at.tensors[source].dtype != "float32":
+    if numbers is None or not numbers.ndim or at.tensors[source].dtype != "float32":
         return False
     if at.tensors[source].data is not None or not isinstance(options, Gather):
         return False
     place = options.axis % len(at.shape(source))
     size = at.shape(source)[place]
-    taken = chosen(at, source, place, np.where(numbers < 0, numbers + size, numbers).astype(int), result)
+    flat = np.where(numbers < 0, numbers + size, numbers).astype(int).reshape(-1)
+    taken = chosen(at, source, place, flat, result)
     if taken:
-        at.give(operator, taken)
+        at.give(operator, taken if numbers.ndim == 1 else at.reshape(taken, at.shape(result), f"{result}/axes"))
     return bool(taken)
 
 

@@ -89,12 +89,24 @@ def pruned(
 
 
 def free_name(stem: str, *taken: Container[str]) -> str:
-    """Returns a name that no tensor has yet."""
-    name, number = stem, 0
-    while any(name in each for each in taken):
-        number += 1
-        name = f"{stem}~{number}"
-    return name
+    """Returns a name that no tensor has yet: the stem, or the stem and the number behind those that are in use."""
+
+    def named(number: int) -> str:
+        return f"{stem}~{number}" if number else stem
+
+    def in_use(number: int) -> bool:
+        return any(named(number) in each for each in taken)
+
+    if not in_use(0):
+        return stem
+    high = 1
+    while in_use(high):  # a recurrent layer makes thousands of one stem
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if in_use(middle) else (low, middle)
+    return named(high)
 
 
 def int32(values: Iterable[int]) -> Array:

@@ -113,6 +113,21 @@ def chosen(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> li
     return [_reshaped(tensors, inputs[0], rows), Operator("SELECT_V2", (rows, *inputs[1:]), outputs)]
 
 
+def negative(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> list[Operator] | None:
+    """NEG is a product with -1: LiteRT's NEG turns integers around without regard to their zero point."""
+    if tensors[inputs[0]].dtype != "float32":
+        return None
+    minus = f"{outputs[0]}/minus"
+    tensors[minus] = Tensor(minus, (), "float32", np.asarray(-1, np.float32))
+    return [Operator("MUL", (inputs[0], minus), outputs, Mul())]
+
+
+def square(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> list[Operator] | None:
+    """SQUARE is a product of two of the same."""
+    real = tensors[inputs[0]].dtype == "float32"
+    return [Operator("MUL", (inputs[0], inputs[0]), outputs, Mul())] if real else None
+
+
 def unit_length(inputs: Names, outputs: Names, settings: Any, tensors: Tensors) -> list[Operator] | None:
     """L2_NORMALIZATION divides by the root of the sum of squares along the last axis."""
     source, result = tensors[inputs[0]], outputs[0]
@@ -203,5 +218,7 @@ SPELLINGS: dict[str, Callable[[Names, Names, Any, Tensors], list[Operator] | Non
     "SPLIT_V": pieces,
     "ADD_N": sum_of_many,
     "SELECT": chosen,
+    "NEG": negative,
+    "SQUARE": square,
     "L2_NORMALIZATION": unit_length,
 }

@@ -58,7 +58,7 @@ def import_and_prove(source: ModelSource, out: str, task: Card | None = None) ->
             'give the ONNX model, or a card with decode = "model"',
         )
     path = Path(source.model)
-    source_file = read_given(path)
+    source_file = read_given(path, source.end_at)
     file = Path(out) / MODEL
     content = _shaped(source_file, source, file)
     file.write_bytes(cleaned(content) if source_file.format == FLOAT and not source_file.custom else content)
@@ -255,17 +255,28 @@ def _opened(model: Artifact, source_file: GivenFile) -> LiteRtSession:
             Finding("custom", f"operator {name} is a custom one, which LiteRT has no kernel for")
             for name in source_file.custom
         ]
-        raise Unsupported(f"{findings[0]}", findings, "convert the model without it") from error
+        hint = f"convert the model without it{_end_before(source_file)}"
+        raise Unsupported(f"{findings[0]}", findings, hint) from error
     feed = next(_random_feeds(model.manifest))
     first, second = _run(session, feed), _run(session, feed)
     for spec, one, two in zip(session.outputs, first, second, strict=True):
         if one.shape != spec.shape:
             text = f"has shape {list(one.shape)} when it runs, the file says {list(spec.shape)}"
-            raise Unsupported(f"output {spec.name} {text}", [Finding("shape", text, spec.name)])
+            hint = f"convert the model with fixed shapes{_end_before(source_file)}"
+            raise Unsupported(f"output {spec.name} {text}", [Finding("shape", text, spec.name)], hint)
         if not np.array_equal(one, two, equal_nan=one.dtype.kind == "f"):
             text = "differs when the same input is run twice"
             raise Unsupported(f"output '{spec.name}' {text}", [Finding("state", text, spec.name)])
     return session
+
+
+def _end_before(source_file: GivenFile) -> str:
+    """Returns the end of a hint: the places in front of operators outside TFLite's own set, where there are such."""
+    from anynpu.quantize.tflite_end import places_before
+
+    model = read_model(source_file.content)
+    places = places_before(model, lambda op: bool(model.operatorCodes[op.opcodeIndex].customCode))
+    return f", or end it in front of that: --end-at {','.join(places)}" if source_file.custom and places else ""
 
 
 def _run(session: LiteRtSession, feed: Mapping[str, Array]) -> list[Array]:
@@ -304,7 +315,7 @@ def _proved(
 
     sets = [read_samples(Path(folder)) for folder in folders]
     rows = [sample for each in sets for sample in each]
-    if not source_file.loads or model.main.read_bytes() == path.read_bytes():
+    if not source_file.loads or model.main.read_bytes() == source_file.original:
         return Proof(0, len(rows))
     macs = model.manifest.estimates.macs if model.manifest.estimates else 0
     count = min(len(rows), MAX_PROVED, max(MIN_PROVED, MAX_MACS // max(macs or 1, 1)))
@@ -316,7 +327,7 @@ def _proved(
         feeds = [{s.name: s.to_real(feed[s.name]) for s in session.inputs} for feed in _random_feeds(model.manifest)]
     with tempfile.TemporaryDirectory() as folder:
         shapes = {spec.name: spec.shape for spec in session.inputs}
-        raw = path.read_bytes()
+        raw = source_file.original
         (Path(folder) / MODEL).write_bytes(with_shapes(raw, shapes) if resized else raw)
         if source_file.states:
             prove_stream(path, Path(folder), model, source_file.states, feeds)

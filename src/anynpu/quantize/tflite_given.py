@@ -8,7 +8,7 @@ integers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class GivenFile:
     """Operators outside TFLite's own set, which LiteRT may or may not have."""
     states: tuple[State, ...] = ()
     """What the file keeps from one run to the next, as the inputs and outputs that stand for it in `content`."""
+    original: bytes = b""
+    """The file as it was, up to where it ends now."""
 
 
 def read_whole(path: Path) -> Any:
@@ -122,9 +124,14 @@ def given_format(path: Path) -> str:
     return GIVEN if _quantised_types(read_whole(path)) else FLOAT
 
 
-def read_given(path: Path) -> GivenFile:
-    """Returns a file in the form that a build takes, or raises with everything that is in the way."""
+def read_given(path: Path, end_at: Sequence[str] = ()) -> GivenFile:
+    """Returns a file in the form that a build takes, or raises with everything that is in the way; with `end_at` it
+    ends at these tensors."""
+    from anynpu.quantize.tflite_end import end
+
     model = read_whole(path)
+    ended = (end(model, end_at),) if end_at else ()
+    data = pack_model(model) if ended else path.read_bytes()
     with damage_reported(str(path)):
         plain = make_plain(model)
     if obstacles := list(_obstacles(model)):
@@ -134,7 +141,7 @@ def read_given(path: Path) -> GivenFile:
     codes = [model.operatorCodes[op.opcodeIndex] for op in model.subgraphs[0].operators]
     custom = tuple(sorted({text(code.customCode) for code in codes if code.customCode}))
     repaired = _axes_of_scales(path, model)
-    notes, loads = (*plain.notes, *_named(model), *repaired), plain.loads and not repaired
+    notes, loads = (*ended, *plain.notes, *_named(model), *repaired), plain.loads and not repaired
     left_open = any(open_axes(model.subgraphs[0].tensors[index]) for index in model.subgraphs[0].inputs)
     if not custom and not left_open and (spared := store_known(model)):
         notes = (*notes, f"{spared} operators read shapes and constants alone: their results are stored")
@@ -143,12 +150,11 @@ def read_given(path: Path) -> GivenFile:
         what = f"an {'/'.join(types)} model".replace("an uint", "a uint")
         if floats:
             what = f"a mixed model: {'/'.join(types)}, and {floats} of {total} operators in floating point"
-        data = path.read_bytes()
         kept = not notes and not external_buffers(data)
         content = data if kept else pack_model(model)
-        return GivenFile(content, GIVEN, what, notes, loads=loads, custom=custom, states=plain.states)
+        return GivenFile(content, GIVEN, what, notes, loads=loads, custom=custom, states=plain.states, original=data)
     what, same_values = _widened(model)
-    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, loads, custom, plain.states)
+    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, loads, custom, plain.states, data)
 
 
 def _require_sound(path: Path, model: Any) -> None:

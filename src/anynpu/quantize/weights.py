@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from anynpu.tensors import Array
 
 Floats = NDArray[np.float64]
+# What the weights of a dead channel shrink to in training; their scales, and those of their biases, leave float32.
+_DEAD = 2.0**-90
 # Below eight bits the largest weight is better cut off: these shares of it are tried.
 _CUTS = np.linspace(1.0, 0.3, 36)
 
@@ -24,12 +26,12 @@ def largest_integer(bits: int) -> int:
 
 def symmetric_scales(weights: Array, axis: int | None, bits: int) -> Floats:
     """Returns the scales of symmetric weights: up to the largest one with eight bits, with the least squared error
-    below. A channel of zeros has the finest scale of the others."""
+    below. A channel of zeros, or of what training has left of a dead one, has the finest scale of the others."""
     values = np.asarray(weights, np.float64)
     rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     top = np.abs(rows).max(axis=1) if rows.shape[1] else np.zeros(len(rows))
-    finest = float(top[top > 0].min()) if np.any(top > 0) else 1.0
-    top = np.where(top > 0, top, finest)
+    alive = top > _DEAD
+    top = np.where(alive, top, top[alive].min() if alive.any() else 1.0)
     most = largest_integer(bits)
     if bits >= 8:
         return np.asarray(top / most)

@@ -105,16 +105,19 @@ def identify(source: ModelSource) -> dict[str, str]:
         what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
         if source.checkpoint or source.arguments:
             raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
-        for flag, for_files in (("--fix", source.fixed), ("--end-at", source.end_at)):
-            if for_files and source.kind != "onnx":
-                raise ConfigError(f"{flag} goes with an ONNX file, not with {what}")
+        if source.fixed and source.kind != "onnx":
+            raise ConfigError(f"--fix goes with an ONNX file, not with {what}")
+        if source.end_at and source.kind not in ("onnx", "tflite"):
+            raise ConfigError(f"--end-at goes with an ONNX or a TFLite file, not with {what}")
         for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
             if stated:
                 raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
     elif source.fixed:
         raise ConfigError("--fix goes with an ONNX file", "give a PyTorch model its value with --arg, or a wrapper")
     elif source.end_at:
-        raise ConfigError("--end-at goes with an ONNX file", "let the module return what lies in front of the rest")
+        raise ConfigError(
+            "--end-at goes with an ONNX or a TFLite file", "let the module return what lies in front of the rest"
+        )
     elif unknown := [name for name in source.dtypes if name not in source.shapes]:
         near = schema.near(unknown[0], source.shapes)
         raise ConfigError(f"--dtype {unknown[0]}=...: no --shape names such an input{near}")

@@ -121,9 +121,10 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
     from anynpu.graph.fused import written_out
     from anynpu.graph.integers import in_pairs
+    from anynpu.graph.linear import without_maps
     from anynpu.graph.passes import Pass, run
     from anynpu.graph.precision import in_float32
-    from anynpu.graph.shapes import make_static, open_batches
+    from anynpu.graph.shapes import make_static, open_batches, with_shapes
     from anynpu.graph.training import for_inference
     from anynpu.source.onnx_file import read
 
@@ -148,6 +149,7 @@ def read_original(source: ModelSource) -> Original:
     begin = [
         noting("end", "the model ends at the tensors that --end-at names", lambda graph: ended(graph, source.end_at)),
         noting("fix", "inputs that --fix names become constants", lambda graph: fixed(graph, source.fixed)),
+        noting("maps", "rows of numbers stand for maps from classes to numbers", without_maps),
         noting("inference", "operators in training mode compute as they do outside training", for_inference),
         noting("varying", "outputs that no input reaches go", without_constant_outputs),
     ]
@@ -156,7 +158,7 @@ def read_original(source: ModelSource) -> Original:
         noting("float32", "what is stored or fed as float16, bfloat16 or double is float32", in_float32),
     ]
     known = [
-        noting("fused", "operators that ONNX Runtime has fused are written in ONNX's own", written_out),
+        noting("fused", "operators of ONNX Runtime and scikit-learn are written in ONNX's own", written_out),
         Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1)),
         noting("sample-axis", "inputs without an axis of samples get one", with_sample_axis),
     ]
@@ -167,22 +169,23 @@ def read_original(source: ModelSource) -> Original:
     pairs, rewritten = run([noting("qdq", "operators on stored integers are real ones between pairs", in_pairs)], bound)
     frozen, widened = run(real, pairs)
     graph, done = run(known, frozen)
-    branching = _branching(frozen, of_file=exported is None)
+    branching = _branching(frozen, shapes, of_file=exported is None)
     wide = any(effect.changed for effect in widened) and exported is None and branching is None
-    narrow = with_sample_axis(make_static(pairs, shapes))[0] if wide else None
+    narrow = with_sample_axis(with_shapes(pairs, shapes))[0] if wide else None
     integers = with_sample_axis(bound)[0] if pairs is not bound else None
     return Original(graph, tuple(notes), exported, branching, (*begun, *rewritten, *widened, *done), narrow, integers)
 
 
-def _branching(graph: onnx.ModelProto, of_file: bool) -> onnx.ModelProto | None:
+def _branching(graph: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], of_file: bool) -> onnx.ModelProto | None:
     """Returns a graph with branches or fused operators as the proof runs it, None for any other."""
     from anynpu.graph.branches import has_branches
     from anynpu.graph.fix import with_sample_axis
     from anynpu.graph.fused import is_fused
+    from anynpu.graph.shapes import with_shapes
 
     if not has_branches(graph) and not any(map(is_fused, graph.graph.node)):
         return None
-    return with_sample_axis(graph)[0] if of_file else graph
+    return with_sample_axis(with_shapes(graph, shapes))[0] if of_file else graph
 
 
 def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:

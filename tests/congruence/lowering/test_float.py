@@ -33,6 +33,7 @@ def i(*values: int) -> np.ndarray:
 IMAGE, ROWS, TOKENS = (1, 6, 8, 9), (1, 12), (1, 5, 12)
 BLOCK = np.stack(np.meshgrid([0], [1, 2], [2, 3, 4], indexing="ij"), axis=-1)
 """The places of two rows and three columns in the middle of an image."""
+MEETING = np.asarray([2, 0, 2, -1, 0])
 CORNER = np.asarray([[[0, 2], [-1, 0]]])
 
 
@@ -172,6 +173,12 @@ ONE_NODE = {
     "added to a corner": one("ScatterElements", (1, 4, 4), {"n": CORNER, "u": f(1, 2, 2)}, axis=1, reduction="add"),
     "the larger in a corner": one("ScatterElements", (1, 4, 4), {"n": CORNER, "u": f(1, 2, 2)}, axis=1,
                                   reduction="max"),
+    **{f"rows that meet at a place, {axis}": one("ScatterElements", (1, 3, 4), {
+        "n": np.moveaxis(np.broadcast_to(MEETING, (*(size for at, size in enumerate((1, 3, 4)) if at != axis), 5)), -1,
+                         axis), "u": f(*(5 if at == axis else size for at, size in enumerate((1, 3, 4))))},
+        axis=axis, reduction="add") for axis in (1, 2)},
+    **{f"the {kind} of all rows": one("ScatterElements", (1, 1, 4), {"n": np.zeros((1, 5, 4), np.int64),
+       "u": f(1, 5, 4)}, axis=1, reduction=kind) for kind in ("max", "min")},
     "sampled at places": one("GridSample", IMAGE, {"g": np.tanh(f(1, 5, 4, 2))}),
     "sampled within the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="border",
                                      align_corners=1),

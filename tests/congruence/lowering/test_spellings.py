@@ -9,6 +9,7 @@ from tflite_builder import Builder, schema
 from anynpu.errors import Unsupported
 from anynpu.lowering.clean import numbers_with_axes, without_idle
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.spellings import SPELLINGS
 from anynpu.lowering.squares import means_for_sums
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.tflite_given import read_given
@@ -69,6 +70,13 @@ def pieces(b, x):
 def sum_of_four(b, x):
     others = [b.unary(kind, x, kind, (1, 2, 3, 4), "float32") for kind in ("TANH", "ABS", "LOGISTIC")]
     return [b.operator("ADD_N", [x, *others], [b.tensor("y", (1, 2, 3, 4), "float32")])]
+
+
+def one_by_one(kind):
+    def net(b, x):
+        return [b.unary(kind, x, "y", (1, 2, 3, 4), "float32")]
+
+    return net
 
 
 def choice(rows):
@@ -163,6 +171,8 @@ def test_a_length_of_one_is_that_of_litert(tmp_path):
     "net",
     [
         sum_of_four,
+        one_by_one("NEG"),
+        one_by_one("SQUARE"),
         choice(True),
         choice(False),
         squeezed,
@@ -180,6 +190,7 @@ def test_operators_of_other_converters_compute_the_same(tmp_path, net):
     b = Builder()
     outputs = net(b, b.input((1, 2, 3, 4), "float32"))
     content = b.write(tmp_path / "m.tflite", outputs).read_bytes()
+    assert not {operator.kind for operator in from_bytes(content).operators} & {*SPELLINGS} - {"RESHAPE"}
     x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
     for ours, theirs in zip(executed(to_bytes(from_bytes(content)), x), executed(content, x), strict=True):
         assert np.array_equal(ours, theirs)

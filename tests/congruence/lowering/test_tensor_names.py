@@ -8,6 +8,8 @@ import pytest
 from lowered_nets import names_agree, net
 from onnx import helper
 
+from anynpu.lowering.graph import free_name
+
 NODE = helper.make_node
 
 
@@ -61,3 +63,21 @@ NETS = {
 def test_equal_names_are_equal_values(model):
     shared = names_agree(model)
     assert "y" in shared and len(shared) > 1
+
+
+def test_a_free_name_is_found_without_asking_for_each_before_it():
+    """A recurrent layer written out makes thousands of one stem: asking for each took minutes."""
+
+    class Asked(set):
+        count = 0
+
+        def __contains__(self, name):
+            self.count += 1
+            return super().__contains__(name)
+
+    taken = Asked()
+    for number in range(3000):
+        name = free_name("part", taken)
+        assert name == (f"part~{number}" if number else "part")
+        taken.add(name)
+    assert taken.count < 3000 * 30 and free_name("other", taken) == "other"

@@ -66,3 +66,10 @@ def test_weights_that_nothing_rounds_are_not_fitted():
     data = Dataset({"x": draw.normal(size=(4, 3, 4, 4)).astype(np.float32)}, None, "x")
     for plan, count in ((QuantPlan(), 2), (QuantPlan(float_tensors=("y",)), 1), (QuantPlan(float_tensors=("h",)), 0)):
         assert weights_fitted(form, data, plan)[1] == count
+
+
+def test_what_training_has_left_of_a_dead_channel_has_a_scale_that_files_can_hold():
+    weights = np.array([[0.5, -2.0], [3e-36, 1e-36], [0.0, 0.0], [0.25, 0.125]], np.float32)
+    scales = symmetric_scales(weights, 0, 8).astype(np.float32)
+    np.testing.assert_allclose(scales * 127, [2.0, 0.25, 0.25, 0.25], rtol=1e-6)
+    assert (scales * np.float32(1e-4) > 0).all()

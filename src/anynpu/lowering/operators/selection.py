@@ -204,12 +204,41 @@ def scatter(at: Lowering, node: Node) -> None:
             picked(at, tensors, chosen, node.output)
         return
     if np.count_nonzero(chosen != numbers) < new.size:
+        if node.op != "ScatterND" and _met(at, node, indices):
+            return
         raise Refused(f"reduction {reduction} of several updates of one place")
     kind, options, idle = _REDUCTIONS[reduction]
     shape, dtype = at.tensors[tensors[0]].shape, at.tensors[tensors[0]].dtype
     others = tensors[0] if idle is None else at.store(np.full(shape, idle, dtype), f"{node.output}/idle")
     spread = at.reshape(_picked(at, [others, tensors[1]], chosen, f"{node.output}/updates"), shape)
     at.give(node.output, at.emit(kind, (tensors[0], spread), shape, options, node.output))
+
+
+def _met(at: Lowering, node: Node, indices: Array) -> bool:
+    """Gives the data plus whole rows of which several meet at one stored place, or the largest of all rows; tells
+    whether it could."""
+    data, updates, reduction = node.input(0), node.input(2), node.get("reduction", "none")
+    shape, count = at.shape(data), indices.shape[int(node.get("axis", 0))]
+    axis = int(node.get("axis", 0)) % len(shape)
+    others, along = [each for each in range(len(shape)) if each != axis], np.moveaxis(indices, axis, -1)
+    if along.shape[:-1] != tuple(shape[each] for each in others) or np.any(along != along.reshape(-1, count)[0]):
+        return False
+    order, extent = (*others, axis), (*along.shape[:-1], shape[axis])
+    if reduction == "add":
+        weights = np.zeros((shape[axis], count), np.float32)
+        weights[along.reshape(-1, count)[0], np.arange(count)] = 1.0  # a negative place counts from the end
+        rows = at.reshape(at.stored(updates, order), (along.size // count, count))
+        added = at.reshape(dense(at, rows, weights, None, f"{node.output}/rows"), extent)
+        at.give(node.output, at.emit("ADD", (at.stored(data, order), added), extent, Add(), node.output), order)
+        return True
+    if reduction not in ("max", "min") or shape[axis] > 1:
+        return False
+    kind, along_axis = f"REDUCE_{reduction.upper()}", at.store(int32([axis]), f"{node.output}/axis")
+    inputs = (at.stored(updates, plain(len(shape))), along_axis)
+    best = at.emit(kind, inputs, shape, Reducer(keep_dims=True), f"{node.output}/best")
+    old = at.stored(data, plain(len(shape)))
+    at.give(node.output, at.emit(_REDUCTIONS[reduction][0], (old, best), shape, None, node.output))
+    return True
 
 
 def block_of(chosen: Array, numbers: Array, new: Array) -> list[int] | None:
