@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 
 from anynpu import schema
-from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu import tool as child
+from anynpu.artifact import Artifact, Estimates, Manifest, PassEffect
 from anynpu.capsules import capsule
 from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.graph import passes
 from anynpu.measure.samples import INPUT, read_samples
 from anynpu.platform import Platform
+from anynpu.records.calibration import FILE as CALIBRATION
+from anynpu.records.quantisation import FILE as QUANTISATION
 from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES, TOOL, Recipe, Simulator
 from anynpu.targets.base import Work, other_version
 from anynpu.targets.data import require_data
@@ -65,9 +69,16 @@ class Rknn:
         notes += other_version("RKNN-Toolkit2", KNOWN_VERSION, tool.version)
         source = out / REBUILD
         source.mkdir()
-        (source / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
+        effects: tuple[PassEffect, ...] = ()
+        if options.own_ranges:
+            effects = _quantised(source / MODEL, model, require_data(data, Rknn.name), options, work)
+            for name in (CALIBRATION, QUANTISATION):
+                (source / name).rename(out / name)
+            notes += passes.notes(effects)
+        else:
+            (source / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
         (source / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
-        if options.quantises:
+        if options.quantises and not options.own_ranges:
             samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
             arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
             np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are not keywords
@@ -79,7 +90,18 @@ class Rknn:
             for spec, shape in zip(model.manifest.outputs, receipt.outputs(), strict=False)
             if shape and shape != spec.shape
         )
-        return _manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe)
+        made = _manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe)
+        return replace(made, passes=effects)
+
+
+def _quantised(
+    result: Path, model: Artifact, data: Artifact, options: RknnOptions, work: Work
+) -> tuple[PassEffect, ...]:
+    """Writes the model with our quantisation in pairs, and what is said of it, and returns what passes did."""
+    arguments = {"model": str(model.path), "data": str(data.path), "options": options, "out": str(result)}
+    function = "anynpu.targets.rknn.quantise:write"
+    answer = child.call(function, arguments, scratch=result.parent, log=work.log, progress=work.progress)
+    return tuple(schema.from_dict(PassEffect, each, "pass") for each in answer)
 
 
 def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
