@@ -3,7 +3,7 @@ states in a quantisation file. One form for all three, and every emitter keeps t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -118,6 +118,15 @@ class Stated:
         if not integers.min <= point <= integers.max:
             raise self.error(name, f"the zero point {point} lies outside of {dtype}", "")
         return Range((low - point) * scale, (integers.max - point) * scale)
+
+    def chosen(self, computed: Collection[str], dtype: str, hint: str) -> dict[str, TensorForm]:
+        """Returns what is stated of results; raises where one has another type than the only one that there is."""
+        tensors = self.quantisation.tensors
+        forms = {name: form for name, form in tensors.items() if name in computed and form.origin not in FOLLOWING}
+        for name, form in forms.items():
+            if form.dtype not in ("", dtype):
+                raise self.error(f"{name}.dtype", f"results are stored as {dtype}, not {form.dtype}", hint)
+        return forms
 
     def planned(self, plan: P, automatic: Mapping[str, str]) -> P:
         """Returns the plan with the types that the file states; `automatic` are the types of a build without it."""

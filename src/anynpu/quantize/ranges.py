@@ -185,8 +185,10 @@ class RangeCollector:
             return limits
         if self.method == "percentile":
             return percentile_range(histogram, self.percentile)
+        if self.method == "mse" and self.power_of_two:
+            return power_of_two_range(histogram, self.bits)
         if self.method == "mse":
-            return mse_range(histogram, self.bits, self.symmetric, self.power_of_two)
+            return mse_range(histogram, self.bits, self.symmetric)
         return entropy_range(histogram, self.bits, self.symmetric)
 
 
@@ -269,13 +271,11 @@ def percentile_range(histogram: Histogram, percentile: float) -> Range:
     return Range(float(low), float(histogram.high if high is None else max(high, low)))
 
 
-def mse_range(histogram: Histogram, bits: int, symmetric: bool, power_of_two: bool = False) -> Range:
+def mse_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
     """Returns the interval with the least squared error of quantising the histogram, of those the search tries."""
     points, counts = histogram.points()
     if not len(points):
         return Range(histogram.low, histogram.high)
-    if power_of_two:
-        return _power_of_two_range(histogram, bits)
     candidates = mse_candidates(histogram, symmetric)
     # In pieces that stay in the processor's cache.
     errors = []
@@ -294,7 +294,7 @@ def mse_range(histogram: Histogram, bits: int, symmetric: bool, power_of_two: bo
     return Range(*candidates[int(np.argmin(np.concatenate(errors)))])
 
 
-def _power_of_two_range(histogram: Histogram, bits: int) -> Range:
+def power_of_two_range(histogram: Histogram, bits: int) -> Range:
     """Returns the interval that the integers of some power of two cover, with the least squared error of a few."""
     points, counts = histogram.points()
     low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)

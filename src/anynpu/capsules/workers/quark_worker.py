@@ -76,6 +76,7 @@ def quantise(
     def quantizer(method: str, table: str = "") -> Any:
         config = get_default_config(CONFIGS[precision])
         config.calibrate_method = methods[method]
+        config.include_cle = False  # which it would do of its own: it is asked for below
         if precision == "bf16":
             # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
             config.extra_options["BF16QDQToCast"] = True
@@ -88,10 +89,11 @@ def quantise(
         # put in itself, so that the first is its own.
         quantizer("non_overflow" if precision == "xint8" else "min_max", TABLE).quantize_model(model, DRAFT, reader)
         reader.rewind()
-        table = json.loads(Path(TABLE).read_text("utf-8"))
-        known = table["tensors_range"]
-        known.update((name, ends) for name, ends in ranges.items() if name in known)
-        Path(TABLE).write_text(json.dumps(table), "utf-8")
+        if Path(TABLE).is_file():  # there is none where Quark finds nothing to quantise
+            table = json.loads(Path(TABLE).read_text("utf-8"))
+            known = table["tensors_range"]
+            known.update((name, ends) for name, ends in ranges.items() if name in known)
+            Path(TABLE).write_text(json.dumps(table), "utf-8")
     algorithms: list[Any] = [CLEConfig()] if cle else []
     if adaround:
         batch = min(2, reader.count)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anynpu import tool
+from anynpu import schema, tool
 from anynpu.artifact import Artifact, PassEffect
-from anynpu.quantize.fixed import FOLLOWING, NOTHING, Fixed, Stated, keep_quantisation, read_stated
+from anynpu.quantize.fixed import NOTHING, Fixed, keep_quantisation, read_stated
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
+from anynpu.targets.base import Work
 from anynpu.targets.rknn.options import RknnOptions
 
 if TYPE_CHECKING:
@@ -38,9 +39,20 @@ class RknnPlan(QuantPlan):
         return LARGEST / (LARGEST - 1)
 
 
+def quantised(
+    result: Path, model: Artifact, data: Artifact, options: RknnOptions, work: Work
+) -> tuple[PassEffect, ...]:
+    """Writes the model with our quantisation in pairs, and what is said of it next to it; returns what passes did."""
+    arguments = {"model": str(model.path), "data": str(data.path), "options": options, "out": str(result)}
+    function = "anynpu.targets.rknn.quantise:write"
+    answer = tool.call(function, arguments, scratch=result.parent, log=work.log, progress=work.progress)
+    return tuple(schema.from_dict(PassEffect, each, "pass") for each in answer)
+
+
 def write(model: str, data: str, options: RknnOptions, out: str) -> tuple[PassEffect, ...]:
     """Writes the model with its pairs, and returns what passes did to it (runs in a child process)."""
     import onnx
+    from onnx import numpy_helper
 
     from anynpu.quantize.qdq import Dialect, but_before_rectifiers, prepare, with_pairs
     from anynpu.source.onnx_file import read
@@ -52,7 +64,8 @@ def write(model: str, data: str, options: RknnOptions, out: str) -> tuple[PassEf
     source = prepare(source)
     stated = read_stated(options.quantisation, EMITTER)
     if stated is not None:
-        _check_stated(stated, {name for node in source.graph.node for name in node.output})
+        results = {name for node in source.graph.node for name in node.output}
+        stated.chosen(results, "int8", "-O quantize= chooses the numbers of all")
     plan = RknnPlan(
         weights="per-channel" if options.method == "channel" else "per-tensor",
         method=options.ranges,
@@ -65,8 +78,15 @@ def write(model: str, data: str, options: RknnOptions, out: str) -> tuple[PassEf
     dialect = Dialect(EMITTER, _emitted, but_before_rectifiers)
     samples = dataset(Path(data))
     pairs = with_pairs(source, samples, plan, dialect, tool.report_progress, report, NOTHING, effects, keep)
-    if stated is not None:
-        _check_reach(stated, pairs)
+    for tensor in pairs.graph.initializer if stated is not None else ():
+        assert stated is not None
+        name = tensor.name.removesuffix("_quantized")
+        form = stated.quantisation.tensors.get(name)
+        integers = numpy_helper.to_array(tensor)
+        if form is not None and form.scale and integers.dtype == np.int8 and integers.max(initial=0) == LARGEST:
+            words = f"some weights are stored as {LARGEST}, which RKNN-Toolkit2 makes {LARGEST - 1}"
+            larger = f"choose one that is {LARGEST / (LARGEST - 1):.4f} times as large"
+            raise stated.error(f"{name}.scale", words, larger)
     onnx.save(as_read(pairs), out)
     return tuple(effects)
 
@@ -106,26 +126,3 @@ def as_read(pairs: onnx.ModelProto) -> onnx.ModelProto:
             scale.CopyFrom(numpy_helper.from_array(written.astype(np.float32), scale.name))
             finer.add(scale.name)
     return result
-
-
-def _check_reach(stated: Stated, pairs: onnx.ModelProto) -> None:
-    """Raises for stated scales of weights that need an integer which the toolkit does not keep."""
-    from onnx import numpy_helper
-
-    for tensor in pairs.graph.initializer:
-        name = tensor.name.removesuffix("_quantized")
-        form = stated.quantisation.tensors.get(name)
-        if form is None or not form.scale or name == tensor.name:
-            continue
-        integers = numpy_helper.to_array(tensor)
-        if integers.dtype == np.int8 and integers.max() == LARGEST:
-            words = f"some weights are stored as {LARGEST}, which RKNN-Toolkit2 makes {LARGEST - 1}"
-            raise stated.error(f"{name}.scale", words, f"choose one that is {LARGEST / (LARGEST - 1):.4f} times as large")
-
-
-def _check_stated(stated: Stated, computed: set[str]) -> None:
-    """Raises for a type of results that the toolkit takes from no model with pairs."""
-    for name, form in stated.quantisation.tensors.items():
-        if name in computed and form.origin not in FOLLOWING and form.dtype not in ("", "int8"):
-            words = f"results are stored as int8, not {form.dtype}"
-            raise stated.error(f"{name}.dtype", words, "-O quantize= chooses the numbers of all")

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from anynpu import schema
-from anynpu import tool as child
 from anynpu.artifact import Artifact, Estimates, Manifest, PassEffect
 from anynpu.capsules import capsule
-from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.errors import ConfigError, Finding, ToolFailed, Unsupported
 from anynpu.graph import passes
 from anynpu.measure.samples import INPUT, read_samples
 from anynpu.platform import Platform
@@ -25,6 +24,7 @@ from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES
 from anynpu.targets.base import Work, other_version
 from anynpu.targets.data import require_data
 from anynpu.targets.rknn.options import MOVES, RknnFacts, RknnOptions, check_numbers
+from anynpu.targets.rknn.quantise import quantised
 from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
 
 KNOWN_VERSION = "2.5.0"
@@ -59,6 +59,8 @@ class Rknn:
         self, model: Artifact, data: Artifact | None, platform: Platform, options: RknnOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the .rknn file and what a simulator rebuilds it from, and returns what it is."""
+        from anynpu.graph.quantised import has_pairs
+
         facts = platform.facts_as(RknnFacts)
         check_numbers(options, facts, platform.name)
         graph, notes, findings = _read(model)
@@ -70,15 +72,20 @@ class Rknn:
         source = out / REBUILD
         source.mkdir()
         effects: tuple[PassEffect, ...] = ()
-        if options.own_ranges:
-            effects = _quantised(source / MODEL, model, require_data(data, Rknn.name), options, work)
+        own = options.own_ranges and not has_pairs(graph)
+        if options.quantisation is not None and not own:
+            raise ConfigError(
+                "quantisation: the model brings scales of its own", "give the float model, or leave it out"
+            )
+        if own:
+            effects = quantised(source / MODEL, model, require_data(data, Rknn.name), options, work)
             for name in (CALIBRATION, QUANTISATION):
                 (source / name).rename(out / name)
             notes += passes.notes(effects)
         else:
             (source / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
         (source / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
-        if options.quantises and not options.own_ranges:
+        if options.quantises and not own:
             samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
             arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
             np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are not keywords
@@ -90,18 +97,7 @@ class Rknn:
             for spec, shape in zip(model.manifest.outputs, receipt.outputs(), strict=False)
             if shape and shape != spec.shape
         )
-        made = _manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe)
-        return replace(made, passes=effects)
-
-
-def _quantised(
-    result: Path, model: Artifact, data: Artifact, options: RknnOptions, work: Work
-) -> tuple[PassEffect, ...]:
-    """Writes the model with our quantisation in pairs, and what is said of it, and returns what passes did."""
-    arguments = {"model": str(model.path), "data": str(data.path), "options": options, "out": str(result)}
-    function = "anynpu.targets.rknn.quantise:write"
-    answer = child.call(function, arguments, scratch=result.parent, log=work.log, progress=work.progress)
-    return tuple(schema.from_dict(PassEffect, each, "pass") for each in answer)
+        return replace(_manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe), passes=effects)
 
 
 def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:

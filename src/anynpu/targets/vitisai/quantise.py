@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anynpu import tool
+from anynpu import schema, tool
 from anynpu.artifact import Artifact, PassEffect
-from anynpu.quantize.fixed import FOLLOWING, Fixed, Stated, read_stated
+from anynpu.quantize.fixed import Fixed, keep_quantisation, read_stated
 from anynpu.quantize.plan import Activations, QuantPlan
 from anynpu.quantize.ranges import Range, planned_form
 from anynpu.records.quantisation import Origin
+from anynpu.targets.base import Work
 from anynpu.targets.vitisai.form import KINDS
 from anynpu.targets.vitisai.options import VitisOptions
 
@@ -65,6 +66,24 @@ def plan_of(options: VitisOptions) -> QuarkPlan:
     )
 
 
+def settled(out: Path, model: Artifact, data: Artifact, options: VitisOptions, work: Work) -> ForQuark:
+    """Writes the float model with its repairs, and returns its ranges."""
+    arguments = {"model": str(model.path), "data": str(data.path), "options": options, "out": str(out)}
+    function = "anynpu.targets.vitisai.quantise:write"
+    answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
+    return schema.from_dict(ForQuark, answer, function)
+
+
+def keep(quantised: onnx.ModelProto, table: ForQuark, options: VitisOptions, out: Path) -> None:
+    """Writes how Quark stores every tensor next to its file, from which it is read; what is stated must be so."""
+    from anynpu.quantize.qdq_record import described
+
+    quantisation = described(quantised, table.ranges, table.origins, plan_of(options), EMITTER)
+    if stated := read_stated(options.quantisation, EMITTER):
+        stated.check(quantisation)
+    keep_quantisation(quantisation, out)
+
+
 def write(model: str, data: str, options: VitisOptions, out: str) -> ForQuark:
     """Writes the float model with its repairs, and returns its ranges (runs in a child process)."""
     import onnx
@@ -77,14 +96,21 @@ def write(model: str, data: str, options: VitisOptions, out: str) -> ForQuark:
 
     graph, reason = in_opset(read(Artifact.open(Path(model)).main), options.opset)
     source, plan = prepare(graph), plan_of(options)
-    stated = read_stated(options.quantisation, EMITTER)
-    if stated is not None:
-        _check_stated(stated, {name for node in source.graph.node for name in node.output}, plan, options)
+    if stated := read_stated(options.quantisation, EMITTER):
+        results, kind = {name for node in source.graph.node for name in node.output}, KINDS[options.precision]
+        for name, form in stated.chosen(results, kind.activations, "-O precision= chooses the type of all").items():
+            if any(point != kind.zero_point for point in form.zero_point):
+                words = f"{options.precision} has the zero point {kind.zero_point}, not {form.zero_point[0]}"
+                raise stated.error(f"{name}.zero_point", words, "")
+            if plan.power_of_two and any(np.frexp(np.float32(scale))[0] != 0.5 for scale in form.scale):
+                near = 2.0 ** np.rint(np.log2(form.scale[0]))
+                words = f"scales are powers of two in {options.precision}, not {form.scale[0]:g}"
+                raise stated.error(f"{name}.scale", words, f"{near:g} is the next one")
     report = partial(keep_calibration, result=Path(out))
     dialect = Dialect(EMITTER, _emitted, but_before_rectifiers)
-    settled = settle(source, dataset(Path(data)), plan, dialect, tool.report_progress, report)
-    onnx.save(settled.model, out)
-    return ForQuark(settled.ranges, settled.origins, settled.effects, reason)
+    answer = settle(source, dataset(Path(data)), plan, dialect, tool.report_progress, report)
+    onnx.save(answer.model, out)
+    return ForQuark(answer.ranges, answer.origins, answer.effects, reason)
 
 
 def _emitted(
@@ -102,21 +128,3 @@ def for_quark(ranges: Mapping[str, Range], plan: QuantPlan) -> dict[str, tuple[f
     half = (integers.max - integers.min) / 2 if integers.min == 0 else float(integers.max)
     ends = {name: half * planned_form(limits, plan.activations, plan).scale[0] for name, limits in ranges.items()}
     return {name: (-end, end) for name, end in ends.items()}
-
-
-def _check_stated(stated: Stated, computed: set[str], plan: QuarkPlan, options: VitisOptions) -> None:
-    """Raises for what a file states of results that the precision cannot be."""
-    kind = KINDS[options.precision]
-    for name, form in stated.quantisation.tensors.items():
-        if name not in computed or form.origin in FOLLOWING:
-            continue
-        if form.dtype not in ("", kind.activations):
-            words = f"{options.precision} stores results as {kind.activations}, not {form.dtype}"
-            raise stated.error(f"{name}.dtype", words, "-O precision= chooses the type of all")
-        if any(point != kind.zero_point for point in form.zero_point):
-            words = f"{options.precision} has the zero point {kind.zero_point}, not {form.zero_point[0]}"
-            raise stated.error(f"{name}.zero_point", words, "")
-        if plan.power_of_two and any(np.frexp(np.float32(scale))[0] != 0.5 for scale in form.scale):
-            near = 2.0 ** np.rint(np.log2(form.scale[0]))
-            words = f"scales are powers of two in {options.precision}, not {form.scale[0]:g}"
-            raise stated.error(f"{name}.scale", words, f"{near:g} is the next one")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest
 from anynpu.capsules import capsule, worker
 from anynpu.drivers.ryzen_facts import VitisFacts
@@ -16,13 +15,13 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
 from anynpu.graph import passes
 from anynpu.measure.samples import FILE
 from anynpu.platform import Platform
-from anynpu.quantize.fixed import NOTHING, keep_quantisation, read_stated
+from anynpu.quantize.fixed import NOTHING
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.quantising import bare
 from anynpu.targets.vitisai.options import MOVES, VitisOptions, check_precision
-from anynpu.targets.vitisai.quantise import EMITTER, ForQuark, for_quark, plan_of
+from anynpu.targets.vitisai.quantise import ForQuark, for_quark, keep, plan_of, settled
 from anynpu.training.record import read_integers, read_record
 
 TOOL = "quark"
@@ -80,7 +79,7 @@ class VitisAi:
         own = options.own_ranges and trained is None
         with scratch(out / TOOL) as room:
             if own:
-                table = _settled(room, model, require_data(data, self.name), options, work)
+                table = settled(room / FLOAT, model, require_data(data, self.name), options, work)
             else:
                 converted, reason = prepare.in_opset(graph, options.opset)
                 (room / FLOAT).write_bytes(converted.SerializeToString())
@@ -96,17 +95,15 @@ class VitisAi:
                 "adaround": options.adaround_iterations if options.adaround else 0,
                 "ranges": for_quark(table.ranges, plan_of(options)) if own else {},
             }
-            limit = options.time_limit_s
             with worker.Worker(quark, "quark_worker", scratch=room, log=work.log) as running:
-                running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
+                running.ask("quantise", arguments, timeout_s=options.time_limit_s, progress=work.progress)
             quantised = _read_quantised(room / MODEL, model, options, quark, work)
             if own:
                 shutil.copyfile(room / CALIBRATION, out / CALIBRATION)
         if options.precision != "bf16":
-            _keep_quantisation(out, quantised, table, options)
+            keep(quantised, table, options, out / MODEL)
         (out / MODEL).write_bytes(quantised.SerializeToString(deterministic=True))
-        reason, opset = table.other_opset, opset_of(quantised)
-        notes = (f"kept in opset {opset}, AMD advises 17: {reason}",) if reason else ()
+        notes = (f"kept in opset {opset_of(graph)}, AMD advises 17: {reason}",) if (reason := table.other_opset) else ()
         return replace(
             bare(model.manifest, out / MODEL),
             format=self.produces,
@@ -117,27 +114,9 @@ class VitisAi:
                 "precision": options.precision,
                 "adaround": options.adaround,
                 "quark": quark.version,
-                "opset": opset,
+                "opset": opset_of(quantised),
             },
         )
-
-
-def _settled(room: Path, model: Artifact, data: Artifact, options: VitisOptions, work: Work) -> ForQuark:
-    """Writes the float model with its repairs, and returns its ranges."""
-    arguments = {"model": str(model.path), "data": str(data.path), "options": options, "out": str(room / FLOAT)}
-    function = "anynpu.targets.vitisai.quantise:write"
-    answer = tool.call(function, arguments, scratch=room, log=work.log, progress=work.progress)
-    return schema.from_dict(ForQuark, answer, function)
-
-
-def _keep_quantisation(out: Path, quantised: Any, table: ForQuark, options: VitisOptions) -> None:
-    """Writes how Quark stores every tensor, read from its own file; what is stated must be so."""
-    from anynpu.quantize.qdq_record import described
-
-    quantisation = described(quantised, table.ranges, table.origins, plan_of(options), EMITTER)
-    if stated := read_stated(options.quantisation, EMITTER):
-        stated.check(quantisation)
-    keep_quantisation(quantisation, out / MODEL)
 
 
 def _read_quantised(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Capsule, work: Work) -> Any:
