@@ -12,7 +12,7 @@ from fake_rknn import write_toolkit
 from onnx import helper, numpy_helper
 
 from anynpu import plugins, schema
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, ToolFailed
 from anynpu.records.quantisation import FILE, Quantisation
 from anynpu.targets.rknn import Rknn
 from anynpu.targets.rknn.quantise import as_read
@@ -31,9 +31,9 @@ def net(tmp_path_factory):
 @pytest.fixture
 def build(net, tmp_path, monkeypatch):
     """Gives a function that compiles the net on a fake, each time in a folder of its own."""
-    monkeypatch.setenv("RKNN_TOOLKIT2_PATH", str(write_toolkit(tmp_path / "toolkit")))
 
-    def compile(**options):
+    def compile(mode="", **options):
+        monkeypatch.setenv("RKNN_TOOLKIT2_PATH", str(write_toolkit(tmp_path / f"toolkit-{mode}", mode)))
         folder = tmp_path / f"build{len(list(tmp_path.iterdir()))}"
         return models.compiled(Rknn(), *net, CHIP, Rknn.Options(**options), folder)
 
@@ -142,6 +142,15 @@ def test_what_the_toolkit_cannot_store_is_refused_by_name(build, tmp_path):
             quantisation=edited(tmp_path, **{name: {"scale": form.scale[0] / 2, "zero_point": 0}}),
         )
     assert "1.0079 times as large" in refused.value.hint
+
+
+def test_where_the_toolkit_crashes_on_pairs_it_quantises_itself_and_a_note_says_so(build, tmp_path):
+    made = build("no_pairs")
+    assert any("SIGSEGV" in note and "it quantised the model itself" in note for note in made.manifest.notes)
+    assert (made.path / "rebuild/samples.npz").exists() and not (made.path / FILE).exists()
+    for options in ({"algorithm": "anynpu"}, {"quantisation": edited(tmp_path, r1={"range": [0, 2]})}):
+        with pytest.raises(ToolFailed, match="SIGSEGV"):
+            build("no_pairs", **options)
 
 
 @pytest.mark.parametrize(
