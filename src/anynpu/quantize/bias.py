@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.quantize.channels import by_channel, channel_rows
-from anynpu.quantize.ranges import Range, quantization_for
-from anynpu.quantize.weights import largest_integer, symmetric_scales
+from anynpu.quantize.ranges import Range, planned_form
+from anynpu.quantize.weights import largest_integer, planned_scales
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ChannelMeans:
         dtype = self._plan.stored_type(name)
         if dtype == "float32":
             return self.exact(name)
-        form = quantization_for(self._ranges[name], dtype, self._plan.is_symmetric(dtype))
+        form = planned_form(self._ranges[name], dtype, self._plan)
         return self._sketch.mean(name, partial(kept, form=form, dtype=dtype))
 
 
@@ -79,10 +79,10 @@ def channel_mean(values: Array, axis: int, of: Callable[[Array], Array] | None =
     return np.asarray((np.sum(sums, axis=0) if mixed else np.concatenate(sums)) / max(len(rows), 1))
 
 
-def rounding_error(weights: Array, channel_axis: int | None, bits: int = 8) -> Floats:
+def rounding_error(weights: Array, channel_axis: int | None, bits: int, plan: QuantPlan) -> Floats:
     """Returns weights minus what symmetric integers keep of them; one scale per slice of `channel_axis`, or for all."""
     values = np.asarray(weights, np.float64)
-    scale = symmetric_scales(values, channel_axis, bits)
+    scale = planned_scales(values, channel_axis, bits, plan)
     if channel_axis is not None:
         scale = scale.reshape([-1 if a == channel_axis else 1 for a in range(values.ndim)])
     most = largest_integer(bits)

@@ -3,7 +3,7 @@ states in a quantisation file. One form for all three, and every emitter keeps t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from anynpu import schema
 from anynpu.errors import ConfigError
 from anynpu.quantize.net import Net
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Range, quantization_for
+from anynpu.quantize.ranges import Range, planned_form, quantization_for
 from anynpu.quantize.weights import integer_bits, largest_integer
 from anynpu.records.quantisation import FILE, ORIGINS, Emitter, Origin, Quantisation, TensorForm
 from anynpu.tensors import Array, Quantization
@@ -61,7 +61,9 @@ class Fixed:
 
 
 NOTHING = Fixed()
-COMPILERS: Mapping[Emitter, str] = {"qdq": "cpu", "tflite": "tflite", "qnn": "qnn", "cvi": "cvi", "ai8x": "ai8x"}
+COMPILERS: Mapping[Emitter, str] = {
+    "qdq": "cpu", "tflite": "tflite", "qnn": "qnn", "cvi": "cvi", "ai8x": "ai8x", "quark": "vitisai", "rknn": "rknn",
+}  # fmt: skip
 """Who writes the quantisation of each emitter."""
 FOLLOWING: tuple[Origin, ...] = ("kernel", "tied", "bias", "constant")
 """What nobody chooses: it follows from other tensors, or from the kernels."""
@@ -99,9 +101,7 @@ class Stated:
             return None
         if form.range is not None:
             limits = Range(*form.range)
-            usual, other = (
-                quantization_for(limits, dtype, symmetric) for symmetric in (plan.is_symmetric(dtype), False)
-            )
+            usual, other = planned_form(limits, dtype, plan), quantization_for(limits, dtype, False)
             points = [each.zero_point for each in (usual, other) if np.allclose(each.scale, form.scale, 1e-5, 0)]
             if form.scale and form.zero_point not in points:
                 raise self.error(
@@ -114,11 +114,21 @@ class Stated:
         if len(form.scale) != 1:
             raise self.error(name, "an activation has one scale", "")
         integers = np.iinfo(dtype)
-        low = -integers.max if plan.is_symmetric(dtype) else integers.min
+        # Symmetric integers reach as far down as up: from 1 to 255 around 128.
+        low = integers.min + int(plan.is_symmetric(dtype))
         point, scale = form.zero_point[0], float(np.float32(form.scale[0]))
         if not integers.min <= point <= integers.max:
             raise self.error(name, f"the zero point {point} lies outside of {dtype}", "")
         return Range((low - point) * scale, (integers.max - point) * scale)
+
+    def chosen(self, computed: Collection[str], dtype: str, hint: str) -> dict[str, TensorForm]:
+        """Returns what is stated of results; raises where one has another type than the only one that there is."""
+        tensors = self.quantisation.tensors
+        forms = {name: form for name, form in tensors.items() if name in computed and form.origin not in FOLLOWING}
+        for name, form in forms.items():
+            if form.dtype not in ("", dtype):
+                raise self.error(f"{name}.dtype", f"results are stored as {dtype}, not {form.dtype}", hint)
+        return forms
 
     def planned(self, plan: P, automatic: Mapping[str, str]) -> P:
         """Returns the plan with the types that the file states; `automatic` are the types of a build without it."""

@@ -75,6 +75,16 @@ class QuantPlan:
         return self.weights == "per-channel"
 
     @property
+    def power_of_two(self) -> bool:
+        """Whether all scales are powers of two."""
+        return False
+
+    @property
+    def weight_room(self) -> float:
+        """How much wider the scales of weights are than the largest weight needs."""
+        return 1.0
+
+    @property
     def symmetric(self) -> bool:
         """Whether activations of the plan's own type have the zero point in the middle."""
         return self.is_symmetric(self.activations)

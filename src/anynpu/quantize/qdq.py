@@ -39,12 +39,12 @@ from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_pieces import QdqPieces
 from anynpu.quantize.qdq_record import described, quantizable
-from anynpu.quantize.ranges import Progress, Range, quantization_for
+from anynpu.quantize.ranges import Progress, Range, planned_form
 from anynpu.quantize.rectifiers import Rectifiers, put_back
 from anynpu.quantize.repairs import rounded
 from anynpu.quantize.sightings import Calibrated, calibrated
 from anynpu.quantize.silu import merge_silu
-from anynpu.quantize.weights import symmetric_scales
+from anynpu.quantize.weights import planned_scales
 from anynpu.quantize.whole import before_rectifiers, left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
 from anynpu.records.quantisation import Emitter, Origin, Quantisation
@@ -265,11 +265,12 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def rounded_everywhere(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed
+    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed, keep_rectifiers: bool = False
 ) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
-    """Returns a float model with pairs around every operator and the rectifier behind it, as most NPUs compute."""
+    """Returns a float model with pairs around every operator and the rectifier behind it, as most NPUs compute; with
+    `keep_rectifiers` these stay where the ends of the integers do what they do."""
     unrounded = before_rectifiers(model.graph)
-    return without_rounding(_quantized(copied(model), ranges, plan, (), fixed), unrounded)[0], ()
+    return without_rounding(_quantized(copied(model), ranges, plan, (), fixed, keep_rectifiers), unrounded)[0], ()
 
 
 def but_before_rectifiers(graph: onnx.GraphProto, plan: QuantPlan) -> frozenset[str]:
@@ -307,6 +308,7 @@ def _quantized(
     plan: QuantPlan,
     left_out: Collection[str],
     fixed: Fixed,
+    keep_rectifiers: bool = False,
 ) -> onnx.ModelProto:
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
@@ -331,7 +333,7 @@ def _quantized(
     with quantising():
         rectifiers = Rectifiers.of(model)
         quantizer.quantize_model()
-        put_back(quantizer.model.model, rectifiers)
+        put_back(quantizer.model.model, rectifiers, all_of_them=keep_rectifiers)
         quantizer.model.topological_sort()
     return without_leftovers(quantizer.model.model)
 
@@ -366,7 +368,7 @@ def stated_forms(
         name: [{"quant_type": QuantType.QInt8, "symmetric": True}] for name in first
     }
     for name, limits in fixed.ranges.items():
-        form = quantization_for(limits, plan.activations, plan.symmetric)
+        form = planned_form(limits, plan.activations, plan)
         scale, point = fixed.scales.get(name, (form.scale[0], form.zero_point[0]))
         if plan.stored_type(name) == plan.activations:
             forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
@@ -410,7 +412,7 @@ def on_grids(
             one_scale = products and (whole_products or len(layer.shape) > 2)
             axis = layer.output_axis if plan.scale_for_each(layer.dense) and not one_scale else None
             bits = 8 if products else plan.weight_bits
-            scales = symmetric_scales(values, axis, bits).astype(np.float32)
+            scales = planned_scales(values, axis, bits, plan).astype(np.float32)
             grid = FixedWeights(bits, tuple(scales.tolist()), axis)
         grids[layer.weights] = grid
         tensor.CopyFrom(onnx.numpy_helper.from_array(grid.kept(values), tensor.name))

@@ -12,7 +12,7 @@ from anynpu.quantize.bias import channel_mean, kept
 from anynpu.quantize.measured import Place
 from anynpu.quantize.net import Floats
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Range, quantization_for
+from anynpu.quantize.ranges import Range, planned_form
 from anynpu.runtime.ort import open_session
 from anynpu.tensors import Array
 
@@ -60,7 +60,7 @@ class QdqPieces:
         dtype = self._plan.stored_type(name)
         if dtype == "float32":
             return values
-        return kept(values, quantization_for(self._ranges[name], dtype, self._plan.is_symmetric(dtype)), dtype)
+        return kept(values, planned_form(self._ranges[name], dtype, self._plan), dtype)
 
     def _executed(self, stop: int) -> dict[str, list[Array]]:
         """Returns what later nodes read, and what the last before `stop` gives."""

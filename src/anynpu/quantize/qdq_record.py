@@ -57,7 +57,7 @@ def described(
             first = made_by.get(maker.input[0]) if maker is not None and maker.op_type == "DequantizeLinear" else None
             name = (first or node).input[0].removesuffix(BEFORE_OUTPUT)
             dtype, limits, origin = _type_name(zero.data_type), ranges.get(name), origins.get(name, "measured")
-            own = None if limits is None else quantization_for(limits, dtype, plan.symmetric)
+            own = None if limits is None else quantization_for(limits, dtype, plan.symmetric, plan.power_of_two)
             if own is None or own.zero_point != form.zero_point or not np.allclose(own.scale, form.scale, 1e-5, 0):
                 origin = "kernel" if maker is not None and maker.op_type in ("Softmax", "Sigmoid") else "tied"
             held = form_of(dtype, form, None if origin in ("kernel", "tied") else limits, origin)

@@ -7,6 +7,7 @@ representable, so zeros (half of all values behind a ReLU) must not weigh in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,11 +24,14 @@ from anynpu.tensors import Array, Quantization
 if TYPE_CHECKING:
     from anynpu.quantize.adequacy import SampleLimits
     from anynpu.quantize.calibration import Dataset
+    from anynpu.quantize.plan import QuantPlan
 
 BINS = 2048
 # Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
 MSE_STEPS = 40
 ENTROPY_STEPS = 112
+# How many powers of two the MSE search tries, from the one that clips nothing.
+POWERS_OF_TWO = 5
 # The share of values that entropy may clip: with few values left inside, any two distributions look alike.
 ENTROPY_CLIPPED = 1e-3
 # Below this many values per bin the histogram is too thin for entropy to mean anything: min-max is taken.
@@ -94,13 +98,14 @@ class RangeCollector:
         symmetric: bool = False,
         followers: Mapping[str, Follower] = NONE,
         observed: SampleLimits | None = None,
+        power_of_two: bool = False,
     ) -> None:
         if method not in METHODS:
             raise ConfigError(f"no such range method: {method}", "known: " + ", ".join(METHODS))
         if not 50.0 < percentile <= 100.0:
             raise ConfigError(f"percentile {percentile} is not above 50 and at most 100")
         self.method, self.percentile, self.bits, self.symmetric = method, percentile, bits, symmetric
-        self.observed = observed
+        self.power_of_two, self.observed = power_of_two, observed
         self._limits: dict[str, Range] = {}
         self._histograms: dict[str, Histogram] = {}
         self._followed = {name: Followed(each) for name, each in followers.items() if method == "auto"}
@@ -142,7 +147,8 @@ class RangeCollector:
         """Returns what was seen, as of another graph: tensors that have the values of one that was seen, and the limits
         in each sample of others; None where a function follows that its argument was not counted for."""
         observed = None if self.observed is None else self.observed.of(same, reached)
-        result = RangeCollector(self.method, self.percentile, self.bits, self.symmetric, followers, observed)
+        how = self.method, self.percentile, self.bits, self.symmetric
+        result = RangeCollector(*how, followers, observed, self.power_of_two)
         result._limits = {name: self._limits[source] for name, source in same.items() if source in self._limits}
         result._limits |= {name: Range(float(low.min()), float(high.max())) for name, (low, high) in reached.items()}
         for name, followed in result._followed.items():
@@ -179,6 +185,8 @@ class RangeCollector:
             return limits
         if self.method == "percentile":
             return percentile_range(histogram, self.percentile)
+        if self.method == "mse" and self.power_of_two:
+            return power_of_two_range(histogram, self.bits)
         if self.method == "mse":
             return mse_range(histogram, self.bits, self.symmetric)
         return entropy_range(histogram, self.bits, self.symmetric)
@@ -195,6 +203,7 @@ def collect(
     whole: Collection[str] = (),
     followers: Mapping[str, Follower] = NONE,
     observed: SampleLimits | None = None,
+    power_of_two: bool = False,
 ) -> dict[str, Range]:
     """Returns the range of every floating-point tensor that `run` gives for the samples of `data`.
 
@@ -202,7 +211,7 @@ def collect(
     maps of a detector the few values far above all others are the objects. `followers` are as for `RangeCollector`;
     `observed` takes the limits of each sample.
     """
-    collector = RangeCollector(method, percentile, bits, symmetric, followers, observed)
+    collector = RangeCollector(method, percentile, bits, symmetric, followers, observed, power_of_two)
     total = data.count * collector.passes
     for step in range(total):
         sample = step % data.count
@@ -216,19 +225,28 @@ def collect(
     return collector.ranges(whole)
 
 
-def quantization_for(range: Range, dtype: str, symmetric: bool) -> Quantization:
-    """Returns the scale and zero point that cover `range` and zero; zero is exactly representable."""
+def quantization_for(range: Range, dtype: str, symmetric: bool, power_of_two: bool = False) -> Quantization:
+    """Returns the scale and zero point that cover `range` and zero; zero is exactly representable. A scale that is to
+    be a power of two is a symmetric one."""
     limits = np.iinfo(dtype)
     low, high = min(range.min, 0.0), max(range.max, 0.0)
     middle = 0 if limits.min < 0 else (limits.max + 1) // 2
     if low == high:
         return Quantization((1.0,), (middle if symmetric else 0,))
+    if power_of_two:
+        step = max(low / (limits.min - middle), high / (limits.max - middle), SMALLEST_SCALE)
+        return Quantization((2.0 ** math.ceil(math.log2(step)),), (middle,))
     if symmetric:
         scale = _storable(max(-low, high) / (limits.max - middle))
         return Quantization((scale,), (middle,))
     scale = _storable((high - low) / (limits.max - limits.min))
     zero_point = int(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max))
     return Quantization((scale,), (zero_point,))
+
+
+def planned_form(range: Range, dtype: str, plan: QuantPlan) -> Quantization:
+    """Returns the scale and zero point that a plan gives a range in a type."""
+    return quantization_for(range, dtype, plan.is_symmetric(dtype), plan.power_of_two)
 
 
 def _storable(scale: float) -> float:
@@ -274,6 +292,20 @@ def mse_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
         coarse = (histogram.width > scale / 2) & (stored > stored_low) & (stored < stored_low + steps)
         errors.append(np.asarray(np.where(coarse, scale**2 / 12, error) @ counts))
     return Range(*candidates[int(np.argmin(np.concatenate(errors)))])
+
+
+def power_of_two_range(histogram: Histogram, bits: int) -> Range:
+    """Returns the interval that the integers of some power of two cover, with the least squared error of a few."""
+    points, counts = histogram.points()
+    low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    best, smallest = Range(low, high), np.inf
+    finest = math.ceil(math.log2(max(low / least, high / most, SMALLEST_SCALE)))
+    for scale in 2.0 ** np.arange(finest, finest - POWERS_OF_TWO, -1):
+        error = float((points - np.clip(np.rint(points / scale), least, most) * scale) ** 2 @ counts)
+        if error < smallest:
+            best, smallest = Range(max(low, least * scale), min(high, most * scale)), error
+    return best
 
 
 def mse_candidates(histogram: Histogram, symmetric: bool) -> list[tuple[float, float]]:

@@ -29,9 +29,9 @@ class Rectifiers:
         return Rectifiers({node.output[0]: node for node in nodes}, bounds)
 
 
-def put_back(quantised: ModelProto, rectifiers: Rectifiers, paired: bool = False) -> None:
-    """Puts rectifiers back where the integers of the quantised form reach beyond them; with `paired` what they read is
-    rounded to the same integers, for chips that take no operator without a pair before it.
+def put_back(quantised: ModelProto, rectifiers: Rectifiers, paired: bool = False, all_of_them: bool = False) -> None:
+    """Puts rectifiers back where the integers of the quantised form reach beyond them, or `all_of_them`; with `paired`
+    what they read is rounded to the same integers, for chips that take no operator without a pair before it.
 
     They do where a scale and zero point are stated, and where the bounds of a Clip are computed.
     """
@@ -43,7 +43,9 @@ def put_back(quantised: ModelProto, rectifiers: Rectifiers, paired: bool = False
     for quantise in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
         name = quantise.input[0]
         rectifier, maker = dropped.get(name.removesuffix(_BORDER)), makers.get(name)
-        if rectifier is None or maker is None or not reaches_beyond(quantise, rectifier, constants):
+        if rectifier is None or maker is None:
+            continue
+        if not all_of_them and not reaches_beyond(quantise, rectifier, constants):
             continue
         again = deepcopy(rectifier)
         again.input[0], again.output[0] = f"{name}/unbounded", name

@@ -23,7 +23,7 @@ from anynpu.quantize.net import Change, Form, Layer, Net
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
 from anynpu.quantize.smooth import branches, norms
-from anynpu.quantize.weights import symmetric_scales
+from anynpu.quantize.weights import planned_scales
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
     change = Change(net)
     for (_, layer), each in zip(layers, moments, strict=True):
         rows = layer.rows(net.constant(layer.weights))
-        scales = symmetric_scales(rows, 0 if plan.scale_for_each(layer.dense) else None, plan.weight_bits)
+        axis = 0 if plan.scale_for_each(layer.dense) else None
+        scales = planned_scales(rows, axis, plan.weight_bits, plan)
         values = fitted(rows.reshape(len(rows), -1), each, scales, plan.weight_bits)
         change.stored[layer.weights] = layer.stored(values.reshape(rows.shape).astype(np.float32))
     return form.changed(change), len(layers)
@@ -217,7 +218,8 @@ def biases_corrected(
 def corrected_bias(net: Net, source: str, layer: Layer, means: ChannelMeans, plan: QuantPlan) -> Array:
     """Returns a bias plus what rounding will take from the mean of its output."""
     rows = layer.rows(net.constant(layer.weights).astype(np.float64))
-    kept = rows - rounding_error(rows, 0 if plan.scale_for_each(layer.dense) else None, plan.weight_bits)
+    axis = 0 if plan.scale_for_each(layer.dense) else None
+    kept = rows - rounding_error(rows, axis, plan.weight_bits, plan)
     exact, stored = (np.moveaxis(each.reshape(*each.shape[:2], -1), 1, 2) for each in (rows, kept))
     shift, bias = lost_mean(exact, stored, means, source), net.constant(layer.bias)
     return bias + shift.astype(np.float32).reshape(bias.shape)

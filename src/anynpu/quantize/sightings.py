@@ -210,10 +210,11 @@ def calibrated(
     form: F, data: Dataset, plan: QuantPlan, level: bool, between_layers: bool, progress: Progress | None = None
 ) -> Calibrated[F]:
     """Returns a float model with the ranges that the samples give its tensors, after the passes that `level` asks for;
-    outputs are not clipped."""
+    outputs are not clipped, except to powers of two, of which the next is twice as wide."""
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
     net, effects = form.net(), tuple[PassEffect, ...]()
-    collector = RangeCollector(*how, followers(net), SampleLimits())
+    whole = frozenset[str]() if plan.power_of_two else net.outputs
+    collector = RangeCollector(*how, followers(net), SampleLimits(), plan.power_of_two)
     sketch = needed(net, measurable(net, (), data), data) if plan.bias_correction else None
     seen = sighted(form, data, collector, louder(net, between_layers) if level else {}, sketch, progress)
     give_back()
@@ -221,7 +222,8 @@ def calibrated(
         form, effects = levelled(form, data, between_layers, seen)
     known = None if seen is None else seen.behind(form)
     if known is not None and known.observed is not None:
-        return Calibrated(form, effects, known.ranges(net.outputs), known.observed, sketch)
+        return Calibrated(form, effects, known.ranges(whole), known.observed, sketch)
     observed = SampleLimits()
-    ranges = collect(form.run(), data, *how, progress, net.outputs, followers(form.net()), observed)
+    behind = followers(form.net())
+    ranges = collect(form.run(), data, *how, progress, whole, behind, observed, plan.power_of_two)
     return Calibrated(form, effects, ranges, observed, None if seen is None else sketch)

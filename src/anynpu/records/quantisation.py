@@ -15,7 +15,7 @@ from anynpu.schema import about
 
 FILE = "quantisation.json"
 """The record next to a file that was quantised here."""
-Emitter = Literal["qdq", "tflite", "qnn", "cvi", "ai8x"]
+Emitter = Literal["qdq", "tflite", "qnn", "cvi", "ai8x", "quark", "rknn"]
 Origin = Literal["measured", "function", "kernel", "tied", "weights", "bias", "constant", "trained", "file", "stated"]
 ORIGINS: Mapping[Origin, str] = {
     "measured": "the range comes from the samples",

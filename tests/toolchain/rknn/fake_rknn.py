@@ -48,6 +48,8 @@ class RKNN:
             print("\\033[1;31mE\\033[0m \\033[1;31mbuild: " + why + "\\033[0m")
             raise ValueError("Traceback\\nValueError: " + why)
         misbehave({MODE: True})
+        if MODE == "no_pairs" and b"DequantizeLinear" in self.model:
+            misbehave({"crash": True})
         self.session = onnxruntime.InferenceSession(self.model)
         self.names = [i.name for i in self.session.get_inputs()]
         digest = hashlib.sha256(self.model + json.dumps([self.settings, auto_hybrid]).encode())

@@ -2,7 +2,8 @@
 
 `write_quark(root, **plan)` makes the environment. Switches of the plan: says (printed), no_compiler, raises, crash,
 hang, nothing, truncated, skipped (the float model as it is), garbage (weights of zeros), odd_scale, per_channel, signed
-(int8 activations), custom_domain, renamed (another output).
+(int8 activations), custom_domain, renamed (another output), puts_in (tensors of its own), widens (factors of
+ranges, by tensor). It equalises unless told not to, as the real one does: that is printed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ModelQuantizer:
 
     def quantize_model(self, model_input, model_output, reader, algorithms=None):
         kind = self.config.name
+        print("equalises" if self.config.include_cle else "leaves the weights")
         print("[QUARK-INFO]: quantising", kind, self.config.calibrate_method, [a.told() for a in algorithms or []])
         rows = []
         while (row := reader.get_next()) is not None:
@@ -46,7 +48,8 @@ class ModelQuantizer:
         model = onnx.load(model_input)
         if not PLAN.get("skipped"):
             bf16 = self.config.extra_options.get("BF16QDQToCast")
-            model = cast(model) if bf16 else paired(model, rows, kind)
+            table = self.config.extra_options.get("SaveAndRestore", "")
+            model = cast(model) if bf16 else paired(model, rows, kind, Path(table) if table else None)
         if PLAN.get("renamed"):
             model.graph.output[0].name = model.graph.node[-1].output[0] = "other"
         content = model.SerializeToString()
@@ -77,13 +80,26 @@ def cast(model):
     return insert(model, change)
 
 
-def paired(model, rows, kind):
+def ranges_of(model, rows, table):
+    """The ranges of the table, or where there is none those of the samples, which become the table."""
+    if table is None or not table.exists():
+        known = {name: float(np.abs(values).max()) for name, values in observed(model, rows).items()}
+        if table is not None:
+            known |= dict.fromkeys(PLAN.get("puts_in", []), 3.0)
+            table.write_text(json.dumps({"tensors_range": {name: [-most, most] for name, most in known.items()}}))
+        return known
+    known = {name: max(map(abs, ends)) for name, ends in json.loads(table.read_text())["tensors_range"].items()}
+    print("restored", json.dumps(known))
+    return {name: most * PLAN.get("widens", {}).get(name, 1) for name, most in known.items()}
+
+
+def paired(model, rows, kind, table):
     domain = PLAN.get("custom_domain") or ("" if kind == "XINT8" else "com.microsoft")
     dtype, middle, top = {"XINT8": ("uint8", 128, 127), "A8W8": ("int8", 0, 127), "A16W8": ("int16", 0, 32767)}[kind]
     if PLAN.get("signed"):
         dtype, middle = "int8", 0
     stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    ranges = observed(model, rows)
+    ranges = ranges_of(model, rows, table)
 
     def constant(array, name):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
@@ -101,7 +117,8 @@ def paired(model, rows, kind):
             steps = np.full(array.shape[0], step) if PLAN.get("per_channel") else step
             inputs = [constant(integers, name + "_q"), constant(steps, name + "_s"), constant(np.int8(0), name + "_z")]
             return [helper.make_node("DequantizeLinear", inputs, [name + "_d"], domain=domain)], name + "_d"
-        step, zero = constant(scale(ranges[name], top), name + "_s"), constant(np.array(middle, dtype), name + "_z")
+        span = ranges[name] * (127 / 127.5 if kind == "XINT8" else 1)
+        step, zero = constant(scale(span, top), name + "_s"), constant(np.array(middle, dtype), name + "_z")
         pair = [helper.make_node("QuantizeLinear", [name, step, zero], [name + "_q"], domain=domain),
                 helper.make_node("DequantizeLinear", [name + "_q", step, zero], [name + "_d"], domain=domain)]
         return pair, name + "_d"
@@ -129,7 +146,7 @@ def observed(model, rows):
 CONFIG = """
 class _Settings:
     def __init__(self, name):
-        self.name, self.calibrate_method, self.extra_options = name, None, {}
+        self.name, self.calibrate_method, self.extra_options, self.include_cle = name, None, {}, True
 
 class Config:
     def __init__(self, global_quant_config):

@@ -34,6 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[anynpu.BuildResult,
             output=folder / "out",
             cache_dir=folder / "cache",
             qat=True,
+            option={"calibration": "min_mse"},
         )
     return result, folder / "out" / "ryzen-ai-stx"
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
+
+from anynpu import plugins
+from anynpu.artifact import Artifact
+from anynpu.testing import models
 
 Built = Callable[..., dict[str, Any]]
 
@@ -34,6 +43,34 @@ def test_a_zoo_model_keeps_its_accuracy(built: Built, model: str, precision: str
     assert record["receipt"]["source"].startswith("predicted from AMD's list")
     if precision != "bf16":  # whose list has neither Relu nor Clip
         assert record["receipt"]["share"] == 1.0
+
+
+@pytest.mark.parametrize("precision", ["xint8", "a8w8", "a16w8"])
+def test_our_ranges_are_at_least_as_good_as_quarks(built: Built, precision: str) -> None:
+    words = ("-m", "zoo:kws", *STRIX, "-O", f"precision={precision}")
+    theirs = built(*words, "-O", f"calibration={'min_mse' if precision == 'xint8' else 'min_max'}", out="theirs")
+    ours = built(*words, out="ours")
+    assert ours["verification"]["sqnr_db"] >= theirs["verification"]["sqnr_db"] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "point"), [("xint8", 0.125, 128), ("a8w8", 0.11, 0), ("a16w8", 0.003, 0)]
+)
+def test_quark_writes_the_scales_that_are_stated(tmp_path: Path, precision: str, scale: float, point: int) -> None:
+    given = models.artifacts(models.conv_net(), tmp_path)
+    target, edited = plugins.load("targets", "vitisai")(), tmp_path / "edited.json"
+    edited.write_text(json.dumps({"tensors": {"r1": {"scale": scale, "zero_point": point}}}))
+
+    def compiled(path: Path, folder: str) -> Artifact:
+        options = target.Options(precision=precision, quantisation=path)
+        return models.compiled(target, *given, plugins.platform("ryzen-ai-stx"), options, tmp_path / folder)
+
+    made = compiled(edited, "made")
+    graph = onnx.load(made.main).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    (node,) = [each for each in graph.node if each.op_type == "QuantizeLinear" and each.input[0] == "r1"]
+    assert (float(stored[node.input[1]]), int(stored[node.input[2]])) == (np.float32(scale), point)
+    assert compiled(made.file("quantisation.json"), "again").main.read_bytes() == made.main.read_bytes()
 
 
 @pytest.mark.parametrize("model", ["resnet8", "kws"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,6 +43,33 @@ def test_a_zoo_model_keeps_its_accuracy_in_int8(built: Built, model: str, chip: 
     assert record["receipt"]["share"] == 1.0
 
 
+def test_results_have_the_scales_that_are_stated(tmp_path: Path) -> None:
+    """The simulator's own answers lie on the grid of an edited quantisation, with any zero point."""
+    given = models.artifacts(models.conv_net(), tmp_path)
+    target, edited = plugins.load("targets", "rknn")(), tmp_path / "edited.json"
+    for point in (0, 11):
+        edited.write_text(json.dumps({"tensors": {"scores": {"scale": 0.05, "zero_point": point}}}))
+        options = target.Options(quantisation=edited)
+        made = models.compiled(target, *given, plugins.platform("rk3588"), options, tmp_path / f"at{point}")
+        session = RknnSession(made)
+        draws = models.draw_samples(made.manifest.inputs, 24, seed=1)
+        steps = np.concatenate([session.run(sample)["scores"].ravel() for sample in draws]) / 0.05
+        session.close()
+        assert np.abs(steps - np.rint(steps)).max() < 1e-3 and len(np.unique(np.rint(steps))) > 5
+        again = target.Options(quantisation=made.file("quantisation.json"))
+        same = models.compiled(target, *given, plugins.platform("rk3588"), again, tmp_path / f"again{point}")
+        assert same.file("rebuild/model.onnx").read_bytes() == made.file("rebuild/model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("model", ["kws", "vww"])
+def test_ours_is_at_least_as_good_as_the_toolkits_own(built: Built, model: str) -> None:
+    proofs = [
+        built("-m", f"zoo:{model}", "-t", "rk3588", "-O", f"algorithm={name}", out=name)["verification"]
+        for name in ("anynpu", "normal")
+    ]
+    assert proofs[0]["sqnr_db"] >= proofs[1]["sqnr_db"] - 0.1
+
+
 @pytest.mark.parametrize("model", ["kws", "vww"])
 def test_mmse_gains_on_depthwise_convolutions(built: Built, model: str) -> None:
     record = built("-m", f"zoo:{model}", "-t", "rk3588", "-O", "algorithm=mmse")
@@ -80,5 +108,5 @@ def test_what_the_toolkit_refuses_is_a_finding(tmp_path: Path, monkeypatch: pyte
     given = models.artifacts(net, tmp_path)
     target = plugins.load("targets", "rknn")()
     with pytest.raises(Unsupported) as refused:
-        models.compiled(target, *given, plugins.platform("rk3588"), target.Options(), tmp_path)
+        models.compiled(target, *given, plugins.platform("rk3588"), target.Options(algorithm="normal"), tmp_path)
     assert "opset 21" in str(refused.value.findings[0])

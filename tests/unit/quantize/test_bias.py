@@ -13,10 +13,10 @@ def test_rounding_error_is_at_most_half_a_step():
     weights = RNG.normal(size=(4, 3, 3, 5))
     weights[1] *= 100
     weights[2] = 0
-    error = rounding_error(weights, 0)
+    error = rounding_error(weights, 0, 8, QuantPlan())
     step = np.abs(weights).max(axis=(1, 2, 3)) / 127
     assert (np.abs(error).max(axis=(1, 2, 3)) <= step / 2 + 1e-12).all()
-    assert np.abs(rounding_error(weights, None)[0]).max() > step[0] / 2
+    assert np.abs(rounding_error(weights, None, 8, QuantPlan())[0]).max() > step[0] / 2
 
 
 def test_means_are_per_channel():

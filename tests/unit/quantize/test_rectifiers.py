@@ -11,8 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fixed import NOTHING
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.qdq import prepare, with_pairs, write_qdq
+from anynpu.quantize.qdq import prepare, rounded_everywhere, with_pairs, write_qdq
+from anynpu.quantize.ranges import Range
 from anynpu.targets.qnn.options import QnnOptions
 from anynpu.targets.qnn.quantise import dialect
 
@@ -77,3 +79,13 @@ def test_with_pairs_everywhere_a_rectifier_reads_what_is_rounded():
     (clip,) = [node for node in quantised.graph.node if node.op_type == "Clip"]
     assert makers[clip.input[0]].op_type == "DequantizeLinear"
     assert decibels(model, quantised) > 30
+
+
+def test_a_chip_may_want_every_rectifier():
+    ranges, plan = {name: Range(-2.0, 2.0) for name in "xcy"} | {"r": Range(0.0, 2.0)}, QuantPlan()
+    kept, _ = rounded_everywhere(prepare(net(RELU)), ranges, plan, NOTHING, keep_rectifiers=True)
+    dropped, _ = rounded_everywhere(prepare(net(RELU)), ranges, plan, NOTHING)
+    kinds = [[node.op_type for node in model.graph.node] for model in (kept, dropped)]
+    assert [each.count("Relu") for each in kinds] == [1, 0]
+    first, relu = (next(node for node in kept.graph.node if node.op_type == kind) for kind in ("Conv", "Relu"))
+    assert relu.input[0] == first.output[0], "nothing is rounded between a layer and its rectifier"

@@ -7,6 +7,7 @@ Runs in Quark's environment, started by serve.py; of anynpu it knows nothing but
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import serve
 
+TABLE, DRAFT = "ranges.json", "draft.onnx"
 CONFIGS = {"xint8": "XINT8", "a8w8": "A8W8", "a16w8": "A16W8", "bf16": "BF16"}
 
 
@@ -40,9 +42,17 @@ class Samples:
 
 
 def quantise(
-    model: str, samples: str, out: str, precision: str, method: str, cle: bool, adaround: int
+    model: str,
+    samples: str,
+    out: str,
+    precision: str,
+    method: str,
+    cle: bool,
+    adaround: int,
+    ranges: dict[str, list[float]],
 ) -> dict[str, object]:
-    """Writes the quantised model; `adaround` is the number of steps a layer, 0 for none."""
+    """Writes the quantised model; `adaround` is the number of steps a layer, 0 for none. Tensors in `ranges` have these
+    ranges, all others those that Quark finds."""
     os.environ["TMPDIR"] = str(Path.cwd())  # Quark's temporary models go where the caller clears away
     import onnx
     import quark.onnx  # compiles custom operators the first time
@@ -62,15 +72,31 @@ def quantise(
         "percentile": CalibrationMethod.Percentile,
         "entropy": CalibrationMethod.Entropy,
     }
-    config = get_default_config(CONFIGS[precision])
-    config.calibrate_method = methods[method]
-    if precision == "bf16":
-        # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
-        config.extra_options["BF16QDQToCast"] = True
-    quantizer = quark.onnx.ModelQuantizer(Config(global_quant_config=config))
+
+    def quantizer(method: str, table: str = "") -> Any:
+        config = get_default_config(CONFIGS[precision])
+        config.calibrate_method = methods[method]
+        config.include_cle = False  # which it would do of its own: it is asked for below
+        if precision == "bf16":
+            # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
+            config.extra_options["BF16QDQToCast"] = True
+        if table:
+            config.extra_options["SaveAndRestore"] = table
+        return quark.onnx.ModelQuantizer(Config(global_quant_config=config))
+
+    if ranges:
+        # Quark writes its table of ranges where there is none, and reads it where there is one. It has tensors that it
+        # put in itself, so that the first is its own.
+        quantizer("non_overflow" if precision == "xint8" else "min_max", TABLE).quantize_model(model, DRAFT, reader)
+        reader.rewind()
+        if Path(TABLE).is_file():  # there is none where Quark finds nothing to quantise
+            table = json.loads(Path(TABLE).read_text("utf-8"))
+            known = table["tensors_range"]
+            known.update((name, ends) for name, ends in ranges.items() if name in known)
+            Path(TABLE).write_text(json.dumps(table), "utf-8")
     algorithms: list[Any] = [CLEConfig()] if cle else []
     if adaround:
         batch = min(2, reader.count)
         algorithms.append(AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=batch, early_stop=True))
-    quantizer.quantize_model(model, out, reader, algorithms=algorithms)
+    quantizer(method, TABLE if ranges else "").quantize_model(model, out, reader, algorithms=algorithms)
     return {"samples": reader.count}

@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from anynpu import schema
-from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.artifact import Artifact, Estimates, Manifest, PassEffect
 from anynpu.capsules import capsule
-from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.errors import ConfigError, Finding, ToolFailed, Unsupported
+from anynpu.graph import passes
 from anynpu.measure.samples import INPUT, read_samples
 from anynpu.platform import Platform
+from anynpu.records.calibration import FILE as CALIBRATION
+from anynpu.records.quantisation import FILE as QUANTISATION
 from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES, TOOL, Recipe, Simulator
 from anynpu.targets.base import Work, other_version
 from anynpu.targets.data import require_data
 from anynpu.targets.rknn.options import MOVES, RknnFacts, RknnOptions, check_numbers
+from anynpu.targets.rknn.quantise import quantised
 from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
 
 KNOWN_VERSION = "2.5.0"
@@ -55,31 +59,63 @@ class Rknn:
         self, model: Artifact, data: Artifact | None, platform: Platform, options: RknnOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the .rknn file and what a simulator rebuilds it from, and returns what it is."""
-        facts = platform.facts_as(RknnFacts)
-        check_numbers(options, facts, platform.name)
-        graph, notes, findings = _read(model)
+        from anynpu.graph.quantised import has_pairs
+
+        check_numbers(options, platform.facts_as(RknnFacts), platform.name)
+        graph, _, findings = _read(model)
         if findings:
             raise Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", findings)
-        tool = capsule.find(TOOL)
-        recipe = Recipe(tool.version, options.config(facts), options.build(), options.time_limit_s)
-        notes += other_version("RKNN-Toolkit2", KNOWN_VERSION, tool.version)
-        source = out / REBUILD
-        source.mkdir()
+        own = options.own_ranges and not has_pairs(graph)
+        if options.quantisation is not None and not own:
+            raise ConfigError(
+                "quantisation: the model brings scales of its own", "give the float model, or leave it out"
+            )
+        try:
+            return _compiled(model, data, platform, options, out, work, own)
+        except ToolFailed as failure:
+            if not own or options.algorithm == "anynpu" or options.quantisation is not None:
+                raise
+            words = f"RKNN-Toolkit2 failed on the model with anynpu's quantisation ({failure.message})"
+        for path in (out / QUANTISATION, out / CALIBRATION):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(out / REBUILD, ignore_errors=True)
+        manifest = _compiled(model, data, platform, options, out, work, own=False)
+        return replace(manifest, notes=(f"{words}: it quantised the model itself, by normal", *manifest.notes))
+
+
+def _compiled(
+    model: Artifact, data: Artifact | None, platform: Platform, options: RknnOptions, out: Path, work: Work, own: bool
+) -> Manifest:
+    """Writes the .rknn file of a model that the toolkit quantises, or that is quantised in our `own` way."""
+    graph, notes, _ = _read(model)
+    facts = platform.facts_as(RknnFacts)
+    tool = capsule.find(TOOL)
+    recipe = Recipe(tool.version, options.config(facts), options.build(), options.time_limit_s)
+    notes += other_version("RKNN-Toolkit2", KNOWN_VERSION, tool.version)
+    source = out / REBUILD
+    source.mkdir()
+    effects: tuple[PassEffect, ...] = ()
+    if own:
+        effects = quantised(source / MODEL, model, require_data(data, Rknn.name), options, work)
+        for name in (CALIBRATION, QUANTISATION):
+            (source / name).rename(out / name)
+        notes += passes.notes(effects)
+    else:
         (source / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
-        (source / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
-        if options.quantises:
-            samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
-            arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
-            np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are not keywords
-            if len(samples):
-                notes += (f"calibrated with {len(samples)} samples, which rebuild/{SAMPLES} keeps",)
-        receipt = read_receipt(_build(tool, out, model, recipe, platform, work))
-        notes += tuple(
-            f"the chip gives {spec.name} as {list(shape)}: the same values as {list(spec.shape)}"
-            for spec, shape in zip(model.manifest.outputs, receipt.outputs(), strict=False)
-            if shape and shape != spec.shape
-        )
-        return _manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe)
+    (source / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
+    if options.quantises and not own:
+        samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
+        arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
+        np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are not keywords
+        if len(samples):
+            notes += (f"calibrated with {len(samples)} samples, which rebuild/{SAMPLES} keeps",)
+    receipt = read_receipt(_build(tool, out, model, recipe, platform, work))
+    notes += tuple(
+        f"the chip gives {spec.name} as {list(shape)}: the same values as {list(spec.shape)}"
+        for spec, shape in zip(model.manifest.outputs, receipt.outputs(), strict=False)
+        if shape and shape != spec.shape
+    )
+    return replace(_manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe), passes=effects)
 
 
 def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:

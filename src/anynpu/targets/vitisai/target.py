@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,22 @@ from typing import Any
 from anynpu.artifact import Artifact, Manifest
 from anynpu.capsules import capsule, worker
 from anynpu.drivers.ryzen_facts import VitisFacts
-from anynpu.errors import Finding, IntegrityError, Unsupported
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
+from anynpu.graph import passes
 from anynpu.measure.samples import FILE
 from anynpu.platform import Platform
+from anynpu.quantize.fixed import NOTHING
+from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.quantising import bare
 from anynpu.targets.vitisai.options import MOVES, VitisOptions, check_precision
+from anynpu.targets.vitisai.quantise import ForQuark, for_quark, keep, plan_of, settled
 from anynpu.training.record import read_integers, read_record
 
 TOOL = "quark"
 WRITTEN_FOR = "0.13"
-MODEL = "model.onnx"
+FLOAT, MODEL = "float.onnx", "model.onnx"
 
 
 class VitisAi:
@@ -67,30 +72,44 @@ class VitisAi:
         if findings := rules.broken(graph):
             first = f"{findings[0].where}: {findings[0].message}"
             raise Unsupported(first, findings, f"`anynpu check -t {platform.name}` lists all")
-        converted, reason = prepare.in_opset(graph, options.opset)
-        notes = (f"kept in opset {opset_of(graph)}, AMD advises 17: {reason}",) if reason else ()
         quark = capsule.find(TOOL)
+        trained = read_record(model.path)
+        if trained is not None and options.quantisation is not None:
+            raise ConfigError("quantisation: training has decided all ranges and scales of this model", "leave it out")
+        own = options.own_ranges and trained is None
         with scratch(out / TOOL) as room:
-            (room / "float.onnx").write_bytes(converted.SerializeToString())
+            if own:
+                table = settled(room / FLOAT, model, require_data(data, self.name), options, work)
+            else:
+                converted, reason = prepare.in_opset(graph, options.opset)
+                (room / FLOAT).write_bytes(converted.SerializeToString())
+                fixed = NOTHING if trained is None else trained.scheme.fixed(weights_of_file=False)
+                table = ForQuark(fixed.ranges, fixed.origins, (), reason)
             arguments = {
-                "model": str(room / "float.onnx"),
+                "model": str(room / FLOAT),
                 "samples": str(samples),
                 "out": str(room / MODEL),
                 "precision": options.precision,
-                "method": options.method,
+                "method": options.quark_method,
                 "cle": options.cle,
                 "adaround": options.adaround_iterations if options.adaround else 0,
+                "ranges": for_quark(table.ranges, plan_of(options)) if own else {},
             }
-            limit = options.time_limit_s
             with worker.Worker(quark, "quark_worker", scratch=room, log=work.log) as running:
-                running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
+                running.ask("quantise", arguments, timeout_s=options.time_limit_s, progress=work.progress)
             quantised = _read_quantised(room / MODEL, model, options, quark, work)
+            if own:
+                shutil.copyfile(room / CALIBRATION, out / CALIBRATION)
+        if options.precision != "bf16":
+            keep(quantised, table, options, out / MODEL)
         (out / MODEL).write_bytes(quantised.SerializeToString(deterministic=True))
+        notes = (f"kept in opset {opset_of(graph)}, AMD advises 17: {reason}",) if (reason := table.other_opset) else ()
         return replace(
             bare(model.manifest, out / MODEL),
             format=self.produces,
             placement=placement(quantised, platform.npu, options.precision),
-            notes=notes + other_version(TOOL, WRITTEN_FOR, quark.version),
+            passes=table.passes,
+            notes=(*notes, *passes.notes(table.passes), *other_version(TOOL, WRITTEN_FOR, quark.version)),
             details={
                 "precision": options.precision,
                 "adaround": options.adaround,
