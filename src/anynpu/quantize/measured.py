@@ -83,11 +83,21 @@ def places(net: Net, unrounded: Collection[str]) -> list[Place]:
         if layer is None or layer.window is None or not layer.bias or result in unrounded:
             continue
         function = behind.get(result)
-        if isinstance(function, Pointwise) and result in ends and ends[result] not in unrounded:
+        known = isinstance(function, Pointwise) and result in ends and ends[result] not in unrounded
+        if known and isinstance(function, Pointwise) and _bends(function):
             measurable.append(Place(result, layer.bias, ends[result], function, layer.channel_axis))
         elif result in net.outputs and not net.readers.get(result):
             measurable.append(Place(result, layer.bias, result, None, layer.channel_axis))
     return measurable if any(place.function for place in measurable) else []
+
+
+def _bends(function: Pointwise) -> bool:
+    """Tells whether a function is more than a sum and a product with numbers, behind a rectifier or none: these hand on
+    what a layer gives as it is."""
+    left, right = (np.asarray(function.function(np.linspace(*ends, 33))) for ends in ((-8.0, 0.0), (0.0, 8.0)))
+    step, least = np.diff(right), 1e-5 * float(np.abs(right).max())
+    straight = np.allclose(step, step[0], 0.0, least)
+    return not straight or not any(np.allclose(np.diff(left), slope, 0.0, least) for slope in (0.0, step[0]))
 
 
 @dataclass(frozen=True)

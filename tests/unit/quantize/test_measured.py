@@ -42,8 +42,14 @@ def net(function: str = "silu") -> onnx.ModelProto:
         if at < DEPTH - 1 and function == "silu":
             nodes.append(helper.make_node("Sigmoid", [result], [f"s{at}"]))
             nodes.append(helper.make_node("Mul", [result, f"s{at}"], [source]))
+        elif at < DEPTH - 1 and function in ("relu", "leaky", "half"):
+            kind, stated = {"relu": ("Relu", {}), "leaky": ("LeakyRelu", {"alpha": 0.1})}.get(function, ("Mul", {}))
+            nodes.append(helper.make_node(kind, [result, "half"][: 1 + (kind == "Mul")], [source], **stated))
         elif at < DEPTH - 1:
-            nodes.append(helper.make_node("Relu", [result], [source]))
+            nodes.append(helper.make_node("Relu", [result], [f"r{at}"]))
+            nodes.append(helper.make_node("Add", [f"r{at}", "half"], [source]))
+    if function in ("half", "relu and a half"):
+        stored.append(numpy_helper.from_array(np.float32(0.5), "half"))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, SIDE, SIDE))]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, CHANNELS, SIDE, SIDE))]
     graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
@@ -113,10 +119,17 @@ def test_a_function_that_is_read_twice_is_measured_in_tflite(tmp_path):
     assert lowered(model, tmp_path)[1]["measured-biases"] == DEPTH
 
 
-@pytest.mark.parametrize(("function", "count"), [("relu", 2 * FEWEST), ("silu", FEWEST - 1)])
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [("relu", 2 * FEWEST), ("half", 2 * FEWEST), ("relu and a half", 2 * FEWEST), ("silu", FEWEST - 1)],
+)
 def test_without_functions_or_samples_nothing_is_measured(function, count, tmp_path):
     assert quantised(net(function), count)[1]["measured-biases"] == 0
     assert lowered(net(function), tmp_path, count)[1]["measured-biases"] == 0
+
+
+def test_a_rectifier_that_leaks_is_measured():
+    assert len(places(net_of(onnx.shape_inference.infer_shapes(net("leaky")).graph), ())) == DEPTH
 
 
 def test_what_stays_in_floating_point_is_not_measured():
