@@ -4,6 +4,9 @@ One picture in a hundred can have values three times as loud as the others have,
 rounding error of all others three times as large. Between convolutions and functions such as SiLU a range is therefore
 the one that most samples keep to as a whole, not the one that most values do: the loudest values of an ordinary picture
 are its objects, and stay. What clipping takes from the means, measured biases give back.
+
+Where a model's answer is one row of numbers, it is a mean over all places: rounding errors cancel there, what is
+clipped does not. Such models keep the range of all samples.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ LEAST = 0.25
 def kept_by_most(
     net: Net, ranges: Mapping[str, Range], observed: SampleLimits, plan: QuantPlan, unrounded: Collection[str] = ()
 ) -> dict[str, Range]:
-    """Returns the ranges, narrower around functions behind convolutions, and where only their values are handed on."""
+    """Returns the ranges; those of a model that answers with maps are narrower around functions behind convolutions,
+    and where only their values are handed on."""
     narrowed = dict(ranges)
     if plan.method != "auto" or plan.bits != 8 or not plan.bias_correction:
+        return narrowed
+    if not any(sum(size > 1 for size in net.shapes[name][1:]) > 1 for name in net.outputs & net.shapes.keys()):
         return narrowed
     chosen = {name for each in places(net, unrounded) if each.function for name in (each.result, each.behind)}
     for operation in net.operations if chosen else ():

@@ -22,8 +22,9 @@ from tests.kit.lowered_nets import by_litert, by_onnx, decibels
 CHANNELS, SIDE, COUNT = 8, 12, 40
 
 
-def net(function: str = "silu") -> onnx.ModelProto:
-    """Three convolutions; two of them have a function behind them, and what these give is joined for the third."""
+def net(function: str = "silu", pooled: bool = False) -> onnx.ModelProto:
+    """Three convolutions; two of them have a function behind them, and what these give is joined for the third, whose
+    places may be averaged."""
     draw = np.random.default_rng(3)
     nodes, stored = [], []
     for at, (source, result, inputs) in enumerate((("x", "c0", 3), ("z0", "c1", CHANNELS), ("joined", "y", 16))):
@@ -32,6 +33,7 @@ def net(function: str = "silu") -> onnx.ModelProto:
         stored.append(numpy_helper.from_array(draw.normal(0, 0.1, CHANNELS).astype(np.float32), f"b{at}"))
         if at == 2:
             nodes.append(helper.make_node("Concat", ["z0", "z1"], ["joined"], axis=1))
+        result = "map" if pooled and at == 2 else result
         nodes.append(helper.make_node("Conv", [source, f"w{at}", f"b{at}"], [result], pads=[1] * 4))
         if at < 2 and function == "silu":
             nodes.append(helper.make_node("Sigmoid", [result], [f"s{at}"]))
@@ -39,7 +41,10 @@ def net(function: str = "silu") -> onnx.ModelProto:
         elif at < 2:
             nodes.append(helper.make_node("Relu", [result], [f"z{at}"]))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, SIDE, SIDE))]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, CHANNELS, SIDE, SIDE))]
+    if pooled:
+        nodes.append(helper.make_node("GlobalAveragePool", ["map"], ["y"]))
+    sides = (1, 1) if pooled else (SIDE, SIDE)
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, CHANNELS, *sides))]
     graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return onnx.shape_inference.infer_shapes(model)
@@ -80,6 +85,14 @@ def test_ranges_hold_what_most_samples_need():
 def test_all_values_count_where_no_bias_gives_their_means_back(function, count, plan):
     ranges = model_ranges(OnnxForm(net(function)), dataset(count), plan).ranges
     wide = model_ranges(OnnxForm(net(function)), dataset(count), QuantPlan(method="minmax")).ranges
+    assert [ranges[name].max for name in ("z0", "z1")] == [wide[name].max for name in ("z0", "z1")]
+
+
+def test_all_values_count_where_the_answer_is_a_mean_of_places():
+    ranges, wide = (
+        model_ranges(OnnxForm(net(pooled=True)), dataset(), QuantPlan(method=method)).ranges
+        for method in ("auto", "minmax")
+    )
     assert [ranges[name].max for name in ("z0", "z1")] == [wide[name].max for name in ("z0", "z1")]
 
 
