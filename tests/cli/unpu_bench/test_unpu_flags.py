@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -134,8 +135,8 @@ def test_every_option_behind_a_format_has_a_flag():
     for format in FORMATS.values():
         if format.registered and format.compiler != "cpu":
             for compiler in format.compilers:
-                for name in plugins.load("targets", compiler).Options.__dataclass_fields__:
-                    assert any(p.key == f"{compiler}.{name}" for f in flags().values() for p in f.places)
+                for each in fields(plugins.load("targets", compiler).Options):
+                    assert any(p.key == f"{compiler}.{each.name}" for f in flags().values() for p in f.places)
     known = {opt for parameter in unpu_bench.params for opt in parameter.opts}
     assert {f"--{name}" for name in (*flags(), *INSTEAD)} <= known
 
