@@ -26,6 +26,10 @@ STANDING = 1e-2
 GAP = 30.0
 """Parts of one kind vary alike or shade off; a step this large between them says that they are of two kinds."""
 LEVELS = 256
+MARGIN_STEPS = 4
+"""What moves by less than so many of 256 steps is lost to no one."""
+RECTIFIED = 0.05
+"""The share of zeros among the elements of a rectified output that move."""
 NAMED = 3
 
 
@@ -38,7 +42,7 @@ class Elements:
         rows = reference.reshape(self.samples, -1), candidate.reshape(self.samples, -1)
         count = rows[0].shape[1]
         lowest, highest = reference.min(axis=0), reference.max(axis=0)
-        squares, variance, mean = np.empty(count), np.empty(count), np.empty(count)
+        squares, variance, mean, zeros = (np.empty(count) for _ in range(4))
         still, self.sample_error = np.empty(count, bool), np.zeros(self.samples)
         # Some elements at a time stay in the processor's cache.
         for cut in (slice(start, start + BLOCK) for start in range(0, count, BLOCK)):
@@ -46,6 +50,7 @@ class Elements:
             error = np.subtract(got, expected, dtype=np.float64)
             np.multiply(error, error, out=error)
             squares[cut], still[cut] = error.mean(axis=0), (got == got[:1]).all(axis=0)
+            zeros[cut] = (expected == 0).mean(axis=0)
             self.sample_error += error.sum(axis=1)
             mean[cut] = expected.mean(axis=0, dtype=np.float64)
             deviation = np.subtract(expected, mean[cut], out=error)
@@ -59,7 +64,6 @@ class Elements:
         self.size = float(size.max())
         self.varying = np.sqrt(self.variance) > np.maximum(FLOAT_NOISE * size, 0.1 * FLOAT_NOISE * self.size)
         self.probabilities = low >= -FLOAT_NOISE and high <= 1 + FLOAT_NOISE
-        self.rectified = low == 0.0 and np.count_nonzero(reference) <= 0.95 * reference.size
         self.few = size.size <= FEW_ELEMENTS
         std = float(np.sqrt(self.variance[self.varying].mean())) if self.varying.any() else 0.0
         far = not self.probabilities and max(low, -high) > FAR * std
@@ -69,6 +73,9 @@ class Elements:
         self.standing = not self.by_step and UNFIT * self.size < moved < STANDING * self.size
         # What a scale for 8 bits must span: quantisers keep zero inside.
         self.step = (max(high, 0.0) - min(low, 0.0)) / (LEVELS - 1)
+        # Scores may be zeros next to boxes that never are.
+        moving = self.reach.ravel() > MARGIN_STEPS * self.step
+        self.rectified = low == 0.0 and moving.any() and float(zeros[moving].mean()) > RECTIFIED
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from anynpu.measure.parts import (
     FEW_ELEMENTS,
     FLOAT_NOISE,
     LEVELS,
+    MARGIN_STEPS,
     MAX_PARTS,
     NAMED,
     Elements,
@@ -41,7 +42,6 @@ KEPT_DB = 20.0
 """What reaches this in the build (16 bits, a scale a channel) is not lost to a shared scale."""
 SHADE = 2.0
 """Errors of many small parts shade off; one that exceeds all lesser ones by this factor is of another kind."""
-MARGIN_STEPS = 4
 COMMON = 0.9
 CUT_SHARE = 0.02
 
