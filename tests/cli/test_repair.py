@@ -115,7 +115,7 @@ def joined(tmp_path_factory):
 
 
 def test_what_misses_the_default_gate_is_repaired_unasked(cli, joined):
-    done, chips = built(cli, joined, "-t", "tflite,tflm")
+    done, chips = built(cli, joined, "-t", "tflite,tflm", "--keep-outputs")
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok, repaired") == 2
     assert "tflite: repaired: as it was asked for, it misses the gate; --no-repair builds no more" in done.stdout
@@ -125,12 +125,22 @@ def test_what_misses_the_default_gate_is_repaired_unasked(cli, joined):
     assert chips[1]["chain"][-1]["step"]["options"]["wide_tensors"] == first[-1]["tensors"]
 
 
+def test_an_import_leaves_no_need_for_it(cli, joined):
+    done, chips = built(cli, joined, "-t", "tflite")
+    assert done.returncode == 0 and not chips[0]["repairs"], done.stdout
+    assert "joined_0 (places 0..3, to " in done.stdout and "joined_1 (places 4..11, to 1)" in done.stdout
+    assert set(chips[0]["verification"]["outputs"]) == {"joined_0", "joined_1"}
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--no-repair",), "make parts of different range outputs of their own"),
-        (("--max-drop", "5"), "make parts of different range outputs of their own"),
-        (("-O", "activations=int8"), "not tried: -O activations was chosen for this build; --repair may change it"),
+        (("--max-drop", "5", "--keep-outputs"), "make parts of different range outputs of their own"),
+        (
+            ("-O", "activations=int8", "--keep-outputs"),
+            "not tried: -O activations was chosen for this build; --repair may change it",
+        ),
     ],
 )
 def test_a_wish_of_the_user_is_not_repaired_away(cli, joined, flags, words):

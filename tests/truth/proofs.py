@@ -61,7 +61,7 @@ def proof(
     for place in places.values():
         place.mkdir(parents=True)
     onnx.save(model, folder / "net.onnx")
-    manifest = import_model(ModelSource(str(folder / "net.onnx")), str(places["float"]))
+    manifest = import_model(ModelSource(str(folder / "net.onnx"), keep_outputs=True), str(places["float"]))
     truth = artifact(places["float"], replace(manifest, task=task or {}), "import")
     result = places["int8"] / "model.onnx"
     source = onnx.load(truth.main)

@@ -117,6 +117,7 @@ def _source(stated: ModelKeywords, model: Model, folder: Path, data: Samples | N
         output_names=() if live else outputs,
         fixed={name: as_text(value) for name, value in (stated.get("fix") or {}).items()},
         end_at=tuple(stated.get("end_at") or ()),
+        keep_outputs=bool(stated.get("keep_outputs")),
     )
     return source, named
 
@@ -136,7 +137,7 @@ def _request(
         plain = {name: list(each) if isinstance(each, tuple) else each for name, each in preprocess.items()}
         preprocess = schema.from_dict(Preprocess, plain, "preprocess")
     request = Request(
-        source=source,
+        source=source.as_given if stated.get("repair") is False else source,
         chips=tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())),
         data=samples_file(data, folder, "data"),
         test=samples_file(stated.get("test"), folder, "test"),

@@ -34,6 +34,7 @@ class ModelKeywords(TypedDict, total=False):
     output_names: Sequence[str] | None
     fix: Mapping[str, object] | None
     end_at: Sequence[str] | None
+    keep_outputs: bool | None
 
 
 class OptionKeywords(TypedDict, total=False):

@@ -79,7 +79,8 @@ def build(asked: Build) -> int:
     anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out
     anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
     """
-    request, store = asked.judged(asked.request(asked.source())), asked.store()
+    source = asked.source() if asked.repair is not False else asked.source().as_given
+    request, store = asked.judged(asked.request(source)), asked.store()
     request = replace(request, strict_calibration=asked.strict_calibration, repair=asked.repair)
     request = replace(request, qat=asked.qat, seed=asked.seed, keep_failed=asked.keep_failed)
     if asked.plan:

@@ -49,6 +49,7 @@ MODEL_FLAGS = (
     "output_names",
     "fix",
     "end_at",
+    "keep_outputs",
     "config",
 )
 

@@ -52,6 +52,9 @@ class ModelFlags:
     end_at: tuple[str, ...] = flag(
         "Tensors that an ONNX or TFLite file ends at: what lies behind is left out.", (), metavar="A,B", type=Names()
     )
+    keep_outputs: bool = flag(
+        "Leave outputs whole whose parts differ too much in range for one scale; --no-repair does too.", False
+    )
     config: Path | None = flag("TOML file with any of these settings.", None, "-c")
 
     def source(self) -> ModelSource:
@@ -70,6 +73,7 @@ class ModelFlags:
             output_names=self.output_names,
             fixed={name: as_text(value) for name, value in self.fix.items()},
             end_at=self.end_at,
+            keep_outputs=self.keep_outputs,
         )
 
 

@@ -50,6 +50,8 @@ class ModelSource:
     """Values of inputs that never change, as the user wrote them."""
     end_at: tuple[str, ...] = ()
     """The tensors that become the outputs of an ONNX file; by default it ends where it ends."""
+    keep_outputs: bool = False
+    """Whether outputs stay whole whose parts are of different range."""
 
     def __post_init__(self) -> None:
         for name, order in self.channels.items():
@@ -74,6 +76,11 @@ class ModelSource:
             raise ConfigError(f"--end-at {','.join(self.end_at)}: names that differ were expected")
         if self.trust_checkpoint and not self.checkpoint:
             raise ConfigError("--trust-checkpoint has no effect without --ckpt", "give --ckpt FILE, or leave it out")
+
+    @property
+    def as_given(self) -> ModelSource:
+        """The same model with the outputs that it has; a TFLite file's are never touched."""
+        return self if self.kind == "tflite" else replace(self, keep_outputs=True)
 
     @property
     def kind(self) -> str:
@@ -101,6 +108,8 @@ def as_text(value: Any) -> str:
 
 def identify(source: ModelSource) -> dict[str, str]:
     """Returns digests of every file the model comes from, without importing or parsing any of it."""
+    if source.keep_outputs and source.kind == "tflite":
+        raise ConfigError("--keep-outputs has no effect: a TFLite file keeps its outputs", "leave it out")
     if source.kind != "torch":
         what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
         if source.checkpoint or source.arguments:
@@ -245,12 +254,13 @@ def _written(
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.indices import index_sizes
 
-    model, card, cut_notes, detector = _without_decode(whole, card)
+    model, card, cut_notes, detector = _cut(whole, card, request.keep_outputs)
     onnx.save(model, str(out / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
     dropped = passes.notes(effects)
-    cut = [PassEffect("cut-decode", 1, len(model.graph.node) - len(whole.graph.node))] if detector else []
+    name, added = "cut-decode" if detector else "outputs-apart", len(model.graph.node) - len(whole.graph.node)
+    cut = [PassEffect(name, 1 if detector else len(cut_notes), added)] if model is not whole else []
     kinds = [node.op_type for node in model.graph.node]
     makers = {name: node for node in model.graph.node for name in node.output}
     computed_by = {}
@@ -276,7 +286,7 @@ def _written(
         details={
             "degenerate": [vars(f) for f in findings],
             "operators": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-            "frozen": [*original.notes, *dropped],
+            "frozen": [*original.notes, *dropped, *(cut_notes if detector is None else ())],
             "index_sizes": index_sizes(model),
             "output_operators": computed_by,
         },
@@ -286,15 +296,20 @@ def _written(
     return manifest, detector
 
 
-def _without_decode(
-    model: onnx.ModelProto, card: Card | None
+def _cut(
+    model: onnx.ModelProto, card: Card | None, keep_outputs: bool
 ) -> tuple[onnx.ModelProto, Card | None, tuple[str, ...], CutDetector | None]:
-    """Returns a detector that decodes on the host without its own decode, and how to prove that; others unchanged.
+    """Returns a detector that decodes on the host without its own decode, and how to prove that; of a model without a
+    card outputs whose parts are of different range come apart; others are unchanged.
 
     The card that comes back says of the head what the model says; the notes tell where that is not what it said.
     """
     from anynpu.graph.heads import CutDetector, cut_decode
+    from anynpu.graph.outputs import apart
 
+    if card is None and not keep_outputs:
+        parts, said = apart(model)
+        return parts, None, said, None
     if card is None or card.yolo is None or card.yolo.decode != "host":
         return model, card, (), None
     cut, head = cut_decode(model)

@@ -1,0 +1,253 @@
+"""Makes outputs of their own of the parts of an output that are too different in range for one scale.
+
+A detector that puts boxes of 0 to 640 and scores of 0 to 1 into one tensor loses every score to eight bits. Where the
+output is put together along an axis, the cut goes back through what only moves values (`Concat` along another axis,
+`Transpose`, `Reshape`) to the tensors that were put together, and these are the outputs. The ranges are those of seeded
+random inputs: a model has the same outputs whatever it is calibrated with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from anynpu.graph.attributes import attribute, numbers
+from anynpu.graph.fold import names_read, needed_nodes, with_nodes
+from anynpu.graph.proof import random_probes
+from anynpu.graph.run import Session
+from anynpu.graph.shapes import infer, tensor_shapes
+from anynpu.tensors import Array
+
+FEWEST_STEPS = 8
+"""Neighbours of which one is left fewer of the 256 steps of the other are outputs of their own."""
+_STEPS = 256
+_PROBES = 3
+_MOST_PIECES, _MOST_PARTS = 64, 8
+_RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The places of an output along one axis that become an output of their own, and how far their values reach."""
+
+    name: str
+    start: int
+    stop: int
+    reach: float
+
+    def __str__(self) -> str:
+        return f"{self.name} (places {self.start}..{self.stop - 1}, to {self.reach:.3g})"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One output as its parts along an axis."""
+
+    output: str
+    axis: int
+    parts: tuple[Part, ...]
+
+    @property
+    def note(self) -> str:
+        return (
+            f"output {self.output} puts values of different range together along axis {self.axis}, of which 8 bits "
+            f"with one scale lose the smaller; they are outputs of their own: {', '.join(map(str, self.parts))}; "
+            "--keep-outputs leaves it whole"
+        )
+
+
+def apart(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model with such parts as outputs, and a note for each output that was taken apart."""
+    cutter = _Cutter(model)
+    floats = [v.name for v in model.graph.output if v.type.tensor_type.elem_type == TensorProto.FLOAT]
+    cuts = {name: axes for name in floats if (axes := cutter.axes(name))}
+    if not cuts:
+        return model, ()
+    probes = random_probes(model)[:_PROBES]
+    answers = _answers(model, probes)
+    splits = {name: split for name, axes in cuts.items() if (split := _split(cutter, name, axes, answers[name]))}
+    if not splits:
+        return model, ()
+    outputs: list[ValueInfoProto] = []
+    for value in model.graph.output:
+        split = splits.get(value.name)
+        outputs += [value] if split is None else [cutter.output(split, part) for part in split.parts]
+    result = cutter.model_with(outputs)
+    pieces = _answers(result, probes)
+    for name, split in splits.items():
+        if not np.array_equal(np.concatenate([pieces[p.name] for p in split.parts], split.axis + 1), answers[name]):
+            return model, ()
+    return result, tuple(split.note for split in splits.values())
+
+
+def _answers(model: ModelProto, probes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Returns the outputs of a model for all probes, by name."""
+    session = Session(model)
+    outputs = zip(*(session.run(feeds) for feeds in probes), strict=True)
+    return {value.name: np.stack(each) for value, each in zip(model.graph.output, outputs, strict=True)}
+
+
+def _split(cutter: _Cutter, output: str, axes: Mapping[int, Sequence[int]], values: Array) -> _Split | None:
+    """Returns the parts of an output along the first axis that has such of different range, or None."""
+    if not np.isfinite(values).all():
+        return None
+    for axis, cuts in axes.items():
+        bounds = itertools.pairwise([0, *cuts, values.shape[axis + 1]])
+        pieces = np.split(values, cuts, axis + 1)
+        parts = _parts([(*bound, _reach(piece)) for bound, piece in zip(bounds, pieces, strict=True)])
+        if 1 < len(parts) <= _MOST_PARTS:
+            named = [Part(cutter.free(f"{output}_{at}"), *part) for at, part in enumerate(parts)]
+            return _Split(output, axis, tuple(named))
+    return None
+
+
+def _reach(values: Array) -> float:
+    """Returns what a scale for values must span; those from 0 to 1 may all be scores, which are small on noise."""
+    low, high = float(values.min()), float(values.max())
+    return 1.0 if 0 <= low < high <= 1 else max(high, 0.0) - min(low, 0.0)
+
+
+def _parts(pieces: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Returns the pieces, neighbours of like reach as one."""
+    parts: list[tuple[int, int, float]] = []
+    least = most = 0.0
+    for start, stop, reach in pieces:
+        lower, upper = min(least or reach, reach or least), max(most, reach)
+        if parts and upper * FEWEST_STEPS <= lower * _STEPS:
+            parts[-1], least, most = (parts[-1][0], stop, upper), lower, upper
+        else:
+            parts.append((start, stop, reach))
+            least = most = reach
+    return parts
+
+
+@dataclass
+class _Cutter:
+    """Cuts tensors along an axis, back to where their pieces were put together."""
+
+    model: ModelProto
+    nodes: list[NodeProto] = field(default_factory=list)
+    stored: list[TensorProto] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.shapes = tensor_shapes(self.model)
+        self.makers = {name: node for node in self.model.graph.node for name in node.output}
+        self.names = {*self.shapes, *self.makers}
+
+    def free(self, name: str) -> str:
+        """Returns a name that no tensor has."""
+        names = itertools.chain([name], (f"{name}_{at}" for at in itertools.count()))
+        chosen = next(each for each in names if each not in self.names)
+        self.names.add(chosen)
+        return chosen
+
+    def axes(self, output: str) -> dict[int, list[int]]:
+        """Returns the places where an output can be cut, by axis; its first axis counts samples."""
+        cuts = {axis: self.cuts(output, axis) for axis in range(1, len(self.shapes.get(output, ())))}
+        return {axis: sorted(places) for axis, places in cuts.items() if 0 < len(places) < _MOST_PIECES}
+
+    def cuts(self, tensor: str, axis: int) -> set[int]:
+        """Returns the places along an axis where a tensor can be cut into what it was put together from."""
+        node = self.makers.get(tensor)
+        if node is None or tensor not in self.shapes:
+            return set()
+        if node.op_type == "Concat" and all(name in self.shapes for name in node.input):
+            inner = [self.cuts(name, axis) for name in node.input]
+            if axis != self.along(node):
+                return set.intersection(*inner)
+            starts = [0, *itertools.accumulate(self.shapes[name][axis] for name in node.input)]
+            own = {start + cut for start, cuts in zip(starts, inner, strict=False) for cut in cuts}
+            return own | {*starts[1:-1]}
+        before = self.before(node, axis)
+        return set() if before is None else self.cuts(node.input[0], before)
+
+    def along(self, node: NodeProto) -> int:
+        return int(attribute(node, "axis", 0)) % len(self.shapes[node.output[0]])
+
+    def before(self, node: NodeProto, axis: int) -> int | None:
+        """Returns the axis of what a node reads that an axis of its result is, None where there is none."""
+        source, result = self.shapes.get(node.input[0]) if node.input else None, self.shapes[node.output[0]]
+        if node.op_type == "Identity":
+            return axis
+        if node.op_type == "Transpose":
+            order = numbers(node, "perm") or range(len(result))[::-1]
+            return order[axis]
+        if node.op_type not in _RESHAPING or source is None:
+            return None
+        ahead = math.prod(result[:axis])
+        same = (at for at, size in enumerate(source) if size == result[axis] and math.prod(source[:at]) == ahead)
+        return next(same, None)
+
+    def piece(self, tensor: str, axis: int, start: int, stop: int) -> str:
+        """Returns the tensor that holds these places of another, from operators that are written where needed."""
+        node, size = self.makers[tensor], self.shapes[tensor][axis]
+        if (start, stop) == (0, size):
+            return tensor
+        if node.op_type == "Concat":
+            if axis != self.along(node):
+                pieces = [self.piece(name, axis, start, stop) for name in node.input]
+            else:
+                pieces, begin = [], 0
+                for name in node.input:
+                    end = begin + self.shapes[name][axis]
+                    if begin < stop and start < end:
+                        pieces.append(self.piece(name, axis, max(start - begin, 0), min(stop, end) - begin))
+                    begin = end
+            return pieces[0] if len(pieces) == 1 else self.emit("Concat", pieces, tensor, axis=self.along(node))
+        before = self.before(node, axis)
+        assert before is not None, "a cut goes through what `cuts` has seen"
+        source = self.piece(node.input[0], before, start, stop)
+        if node.op_type == "Identity":
+            return source
+        if node.op_type == "Transpose":
+            order = numbers(node, "perm") or range(len(self.shapes[tensor]))[::-1]
+            return self.emit("Transpose", [source], tensor, perm=list(order))
+        shape = list(self.shapes[tensor])
+        shape[axis] = stop - start
+        return self.emit("Reshape", [source, self.constant(shape, tensor)], tensor)
+
+    def emit(self, kind: str, inputs: Sequence[str], tensor: str, **settings: Any) -> str:
+        name = self.free(f"{tensor}/part")
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **settings))
+        return name
+
+    def constant(self, values: Sequence[int], tensor: str) -> str:
+        name = self.free(f"{tensor}/shape")
+        self.stored.append(numpy_helper.from_array(np.array(values, np.int64), name))
+        return name
+
+    def output(self, split: _Split, part: Part) -> ValueInfoProto:
+        """Writes what gives one part of an output and returns its description."""
+        piece = self.piece(split.output, split.axis, part.start, part.stop)
+        self.nodes.append(helper.make_node("Identity", [piece], [part.name], name=part.name))
+        shape = list(self.shapes[split.output])
+        shape[split.axis] = part.stop - part.start
+        return helper.make_tensor_value_info(part.name, TensorProto.FLOAT, shape)
+
+    def model_with(self, outputs: Sequence[ValueInfoProto]) -> ModelProto:
+        """Returns the model with these outputs and the operators that they need."""
+        result = ModelProto()
+        result.CopyFrom(self.model)
+        del result.graph.output[:]
+        result.graph.output.extend(outputs)
+        result.graph.initializer.extend(self.stored)
+        nodes = needed_nodes([*result.graph.node, *self.nodes], {value.name for value in outputs})
+        return infer(with_nodes(result, _renamed(nodes, {value.name for value in outputs})))
+
+
+def _renamed(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
+    """Returns the nodes where what only an `Identity` in front of an output reads has the output's name."""
+    reads = Counter(name for node in nodes for name in names_read(node))
+    ends = {n.input[0]: n for n in nodes if n.op_type == "Identity" and n.output[0] in outputs}
+    ends = {name: end for name, end in ends.items() if reads[name] == 1 and name not in outputs}
+    kept = [node for node in nodes if node not in ends.values()]
+    for node in kept:
+        node.output[:] = [ends[name].output[0] if name in ends else name for name in node.output]
+    return kept
