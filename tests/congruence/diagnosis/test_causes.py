@@ -204,3 +204,12 @@ def test_made_and_inherited_are_told_apart(tmp_path):
     assert losses["first"].sqnr_db > 30 and losses["second"].made_db < 5 < 30 < losses["second"].inherited_db
     assert losses["third"].sqnr_db < 8 and losses["third"].inherited_db < 8 < 25 < losses["third"].made_db
     assert found.first_bad == "second" or found.first_bad.startswith("conv")
+
+
+def test_a_sample_beyond_all_others_is_not_the_hosts_fault(tmp_path):
+    net = Net(4)
+    net("MatMul", net("Relu", net("MatMul", "x", net.weights(16, 16))), net.weights(16, 8))
+    data = samples(4, 6, 16)
+    louder = {"x": data["x"] * np.where(np.arange(16) == 5, 50, 1)[:, None, None].astype(np.float32)}
+    diagnosis = diagnosed(net.model(data), louder, tmp_path, ours, calibration=data)
+    assert "saturating host kernels" not in [cause.cause for cause in diagnosis.causes]

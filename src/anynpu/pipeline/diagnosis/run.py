@@ -37,6 +37,8 @@ OUTPUT_BUDGET = 64_000_000_000
 _ONNX = ("onnx", "onnx-ort")
 _SATURATED_DB = 6.0
 """Kernels that lose as much against the file's own arithmetic are to blame."""
+_FEW = 2
+"""Samples that the file's own arithmetic, which is slow, runs on."""
 _STANDING = 1e-4
 _ALIKE, _APART = 0.99, 0.9
 """Vectors with a mean cosine above the first are all alike, below the second they differ."""
@@ -63,7 +65,7 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)
     inner = causes_of(case)
     causes += inner if sick else [cause for cause in inner if cause.cause == "dead rectifier"]
-    causes += _of_kernels(session, samples, expected, outputs[worst].sqnr_db, truth)
+    causes += _of_kernels(session, samples, expected, got, outputs[worst].sqnr_db)
     before = before_activations(case)
     computed = [name for node in case.nodes for name in node.outputs if name in case.figures]
     in_order = [*(name for name in case.figures if name not in {*computed}), *computed]  # of execution, inputs first
@@ -253,27 +255,30 @@ def _mean_cosine(values: Array) -> float:
 
 
 def _of_kernels(
-    session: Any, samples: SampleSet, expected: Mapping[str, Array], sqnr_db: float, truth: Artifact
+    session: Any, samples: SampleSet, expected: Mapping[str, Array], got: Mapping[str, Array], sqnr_db: float
 ) -> list[Cause]:
     """Returns the kernels of this host as a cause, where the file's own arithmetic is far nearer to the float model."""
     from anynpu.runtime.ort import OrtSession, run_named
 
     if not isinstance(session, OrtSession) or sqnr_db > BAD_DB + _SATURATED_DB:
         return []
-    plain, few = session.other_kernels()["plain"], samples.first(2)
+    plain, few = session.other_kernels()["plain"], samples.first(_FEW)
     names = [spec.name for spec in session.outputs]
     rows = [run_named(plain, names, sample) for sample in few]
     real = {s.name: np.concatenate([s.to_real(row[s.name]) for row in rows]) for s in session.outputs}
-    # An output may have several rows for each sample, as the state of a recurrent net has.
-    wanted = {name: values[: len(real[name])] for name, values in expected.items()}
-    exact_db = min(f.sqnr_db for f in compare_outputs(wanted, real).values())
-    if exact_db < sqnr_db + _SATURATED_DB:
+    # The same samples of both: one sample may be worse than all others, whatever runs it. An output may have several
+    # rows for each sample, as the state of a recurrent net has.
+    wanted, here = ({name: each[name][: len(real[name])] for name in real} for each in (expected, got))
+    exact, native = compare_outputs(wanted, real), compare_outputs(wanted, here)
+    worst = min(native, key=lambda name: native[name].sqnr_db)
+    exact_db, native_db = min(f.sqnr_db for f in exact.values()), native[worst].sqnr_db
+    if exact_db < native_db + _SATURATED_DB:
         return []
     return [
         Cause(
             cause="saturating host kernels",
-            tensor=names[0],
-            evidence=f"{sqnr_db:.1f} dB as this host runs it, {exact_db:.1f} dB in the file's own arithmetic",
+            tensor=worst,
+            evidence=f"{native_db:.1f} dB as this host runs it, {exact_db:.1f} dB in the file's own arithmetic",
             repair="session.x64quantprecision=1, weights of 7 bits, or a CPU with VNNI",
         )
     ]
