@@ -11,7 +11,7 @@ from proofs import SAMPLES, network, proof, weights
 
 from anynpu.errors import AccuracyError
 from anynpu.measure import evaluate
-from anynpu.measure.fidelity import compare_arrays
+from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.verify import Gate, cautions, judge, shortfall
 from anynpu.quantize.plan import QuantPlan
@@ -252,6 +252,41 @@ def test_chance_in_an_eval():
     outcome = evaluate.classified(np.eye(10)[LABELS[::-1]], LABELS)
     assert "no better than chance" in evaluate.no_better(outcome)
     assert evaluate.no_better(evaluate.classified(np.eye(10)[LABELS], LABELS)) == ""
+
+
+FINDER = network(
+    """net (float[1, 8] x) => (float[1, 6] y, float[1, 40] found) {
+        y = MatMul(x, w) s = MatMul(x, v) t = Add(s, bias) found = Sigmoid(t) }""",
+    w=weights(8, 6),
+    v=0.3 * weights(8, 40, seed=1),
+    bias=np.where(np.arange(40) < 39, -12.0, -5.0),
+)
+
+
+def test_a_head_that_finds_nothing_in_the_samples_does_not_count(tmp_path):
+    verification = proof(tmp_path / "build", FINDER)
+    quiet, heard = verification.outputs["found"], verification.outputs["y"]
+    assert quiet.quiet and quiet.sqnr_db < heard.sqnr_db and not heard.quiet
+    assert verification.sqnr_db == heard.sqnr_db > 30
+    judge(verification, Gate())
+    assert any("'found' stays at 0 or 1" in text and "does not count" in text for text in verification.warnings)
+
+
+def test_it_counts_where_the_build_finds_something_and_where_there_is_nothing_else():
+    nothing, y = sigmoid(normal(20, 40, scale=0.3) - 8), normal(20, 6)
+    alarm = nothing.copy()
+    alarm[3, 7] = 0.9
+    for head, alone, said in ((alarm, {}, "SQNR"), (0 * nothing, {}, ""), (0 * nothing, {"y"}, "SQNR")):
+        expected = {name: each for name, each in (("y", y), ("found", nothing)) if name not in alone}
+        got = {name: each for name, each in (("y", y), ("found", head)) if name not in alone}
+        short = shortfall(compare_outputs(expected, got, probabilities=["found"]), Gate().min_sqnr_db)
+        assert (said in short.message) if short else not said
+
+
+def test_small_numbers_that_are_no_probabilities_count():
+    small = {"y": normal(20, 6), "metres": np.abs(normal(20, 4, scale=0.003))}
+    short = shortfall(compare_outputs(small, small | {"metres": 0 * small["metres"]}), Gate().min_sqnr_db)
+    assert short is not None and "SQNR" in short.message
 
 
 def test_compare_judges_as_build_does(tmp_path, cli):

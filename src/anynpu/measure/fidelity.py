@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.measure.decibels import ratio_db
-from anynpu.measure.variation import compare_variation
+from anynpu.measure.variation import QUIET, compare_variation, is_quiet
 from anynpu.records.shared import Fidelity
 from anynpu.tensors import Array
 
@@ -18,13 +19,23 @@ BLOCK = 1 << 13
 
 
 def compare_outputs(
-    reference: Mapping[str, Array], candidate: Mapping[str, Array], axis: int | Mapping[str, int] = -1
+    reference: Mapping[str, Array],
+    candidate: Mapping[str, Array],
+    axis: int | Mapping[str, int] = -1,
+    probabilities: Collection[str] = (),
 ) -> dict[str, Fidelity]:
-    """Returns the fidelity of every output; arrays hold real numbers, samples first, classes along `axis`."""
+    """Returns the fidelity of every output; arrays hold real numbers, samples first, classes along `axis`.
+
+    Outputs known to be probabilities are `quiet` where both stay at 0 or 1.
+    """
     if set(reference) != set(candidate):
         raise ConfigError(f"outputs differ in name: {sorted(reference)} and {sorted(candidate)}")
     axes = {name: axis if isinstance(axis, int) else axis.get(name, -1) for name in reference}
-    return {name: compare_arrays(name, reference[name], candidate[name], axes[name]) for name in reference}
+    outputs = {name: compare_arrays(name, reference[name], candidate[name], axes[name]) for name in reference}
+    for name in {*probabilities} & {*outputs}:
+        if is_quiet(reference[name]) and outputs[name].max_abs_error < QUIET:
+            outputs[name] = replace(outputs[name], quiet=True)
+    return outputs
 
 
 def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1) -> Fidelity:

@@ -33,6 +33,8 @@ BURIED_DB = -10.0
 """Below this the error is so large that nothing of the variation can be seen, whatever it comes from."""
 WRONG_DB = 1.0
 """A part with less has errors as large as its variation: it is noise, another part or its own mirror image."""
+QUIET = MARGIN_STEPS / LEVELS
+"""Probabilities that stay nearer to 0 or 1 than this detect nothing."""
 MAX_LOOKED_AT = 512
 MAX_SORTED = 1_000_000
 SENTINEL = 1000.0
@@ -143,12 +145,11 @@ def _offset(elements: Elements) -> str:
 
 def is_quiet(values: Array) -> bool:
     """Returns whether probabilities stay at 0 or 1 throughout: a detector of what is not in the samples."""
-    edge = MARGIN_STEPS / LEVELS
-    if float(np.minimum(values[0], 1 - values[0]).max()) >= edge:
+    if float(np.minimum(values[0], 1 - values[0]).max()) >= QUIET:
         return False
     if values.min() < -FLOAT_NOISE or values.max() > 1 + FLOAT_NOISE:
         return False
-    return float(np.minimum(values, 1 - values).max()) < edge and float(np.ptp(values, axis=0).max()) < edge
+    return float(np.minimum(values, 1 - values).max()) < QUIET and float(np.ptp(values, axis=0).max()) < QUIET
 
 
 def _lost_numbers(name: str, reference: Array, candidate: Array) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ def _lost(parts: Parts, elements: Elements, centred_db: float) -> Array:
     """
     harmless = np.zeros(len(parts.std), bool)
     if elements.probabilities:
-        harmless = parts.reach < MARGIN_STEPS / LEVELS
+        harmless = parts.reach < QUIET
     elif elements.rectified and np.prod(parts.shape) > FEW_ELEMENTS:
         harmless = parts.reach < MARGIN_STEPS * elements.step
     low = (parts.sqnr_db < FLOOR_DB) & ~harmless

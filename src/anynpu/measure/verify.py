@@ -27,7 +27,7 @@ from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.records.build import FLOAT_MODEL, Verification
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Calibration
-from anynpu.records.shared import Fidelity
+from anynpu.records.shared import Fidelity, with_signal
 from anynpu.runtime.abilities import MeasuresArena, NamesHost
 from anynpu.runtime.base import Session, choose, run_real, sessions_for
 from anynpu.runtime.tflite_filled import FilledSession
@@ -118,6 +118,12 @@ def class_axes(reference: Artifact) -> dict[str, int]:
     return {s.name: s.layout.index("C") if "C" in s.layout else len(s.shape) - 1 for s in reference.manifest.outputs}
 
 
+def probabilities(reference: Artifact) -> list[str]:
+    """Returns the outputs that a sigmoid or a softmax gives."""
+    computed_by = reference.manifest.details.get("output_operators", {})
+    return [name for name, kind in computed_by.items() if kind in ("Sigmoid", "Softmax")]
+
+
 def compared(expected: Mapping[str, Array], got: Mapping[str, Array], truth: Artifact) -> dict[str, Fidelity]:
     """Returns how each output follows the float model; boxes and scores that a detector gives in one are apart.
 
@@ -128,6 +134,7 @@ def compared(expected: Mapping[str, Array], got: Mapping[str, Array], truth: Art
         {n: a for n, a in expected.items() if not sides[n]},
         {n: a for n, a in got.items() if not sides[n]},
         class_axes(truth),
+        probabilities(truth),
     )
     for name, axis in sides.items():
         for part, rows in (("boxes", slice(0, 4)), ("scores", slice(4, None))) if axis else ():
@@ -192,7 +199,7 @@ def verify(
         versions=versions_of(session),
         notes=(*execution.notes, *others, *notes, *kernel_notes(session, known)),
         unfit=tuple(about.unfit),
-        expected_sqnr_db=min(filter(None, map(expected_loss, expected.values(), got.values())), key=sum, default=None),
+        expected_sqnr_db=_expected_of_new_samples(expected, got, fidelities),
     )
     warnings = [*about.warnings, *cautions(fidelities, random)]
     if subject.manifest.format == HERE and "quantisation" in subject.manifest.details:
@@ -204,6 +211,15 @@ def verify(
         warnings += at_chance(metric, reached, expected, samples.labels)
     result = _held_against_ranges(replace(result, warnings=tuple(warnings)), subject, truth, samples)
     return _reworded(result, subject, truth, session)
+
+
+def _expected_of_new_samples(
+    expected: Mapping[str, Array], got: Mapping[str, Array], fidelities: Mapping[str, Fidelity]
+) -> tuple[float, float] | None:
+    """Returns the lowest of the intervals in which the SQNR of new samples is expected."""
+    left_out = fidelities.keys() - with_signal(fidelities).keys()
+    losses = (expected_loss(expected[name], got[name]) for name in expected if name not in left_out)
+    return min(filter(None, losses), key=sum, default=None)
 
 
 def _judged(session: Session, samples: SampleSet, truth: Artifact, like: Mapping[str, TensorSpec]) -> Expected:
@@ -249,7 +265,15 @@ def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]
     Random numbers move a network so little that errors about as large as that say nothing about it.
     """
     few = min(f.count for f in outputs.values())
-    warnings = [text for f in outputs.values() for text in (f.uneven, f.strays) if text]
+    counted = with_signal(outputs)
+    worst = min(f.sqnr_db for f in counted.values())
+    left_out = [name for name, f in outputs.items() if name not in counted and f.sqnr_db < worst]
+    warnings = [
+        f"output '{name}' stays at 0 or 1 in the float model and here, and does not count: "
+        "give samples in which it finds something"
+        for name in left_out
+    ]
+    warnings += [text for f in outputs.values() for text in (f.uneven, f.strays) if text]
     warnings += [
         f"output '{name}': the error is larger than what varies from sample to sample ({f.sqnr_centred_db:.1f} dB)"
         for name, f in outputs.items()
@@ -276,8 +300,10 @@ def shortfall(outputs: Mapping[str, Fidelity], floor_db: float, reference: str =
     """Returns in what the outputs fall short of the reference's, or None.
 
     The SQNR of each must reach the floor. Where there are samples enough, the build must be able to follow what varies
-    over them, in each output as a whole and in every part of it that means something.
+    over them, in each output as a whole and in every part of it that means something. Probabilities that both hold at 0
+    or 1 throughout count only where there is nothing else.
     """
+    outputs = with_signal(outputs)
     name, worst = min(outputs.items(), key=lambda item: item[1].sqnr_db)
     if worst.sqnr_db < floor_db:
         text = f"the result is {worst.sqnr_db:.1f} dB SQNR from {reference}; {floor_db:g} dB is asked for"

@@ -9,7 +9,7 @@ from typing import Literal
 from anynpu.records.calibration import Adequacy, OutsideSample
 from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.repair import Repair
-from anynpu.records.shared import ErrorForm, Fidelity, Threshold
+from anynpu.records.shared import ErrorForm, Fidelity, Threshold, with_signal
 from anynpu.schema import Whole, about, rest
 
 FLOAT_MODEL = "the float model"
@@ -162,8 +162,8 @@ class Verification:
     unfit: tuple[str, ...] = about("why nothing can be proven with the float model itself", ())
     warnings: tuple[str, ...] = about("what a user should look into although it passes", ())
     reference: str = about("what it was compared with, where that is not the float model", FLOAT_MODEL)
-    sqnr_db: float | None = about("of the worst output", None)
-    cosine: float | None = about("of the worst output", None)
+    sqnr_db: float | None = about("of the worst output that is judged", None)
+    cosine: float | None = about("of the worst output that is judged", None)
     expected_sqnr_db: tuple[float, float] | None = about("in which 90 % of the time the SQNR of new samples lies", None)
     held_against_ranges: int = about("how many samples were held against the calibrated ranges", 0)
     outside: tuple[OutsideSample, ...] = about("samples that lie outside of calibrated ranges", ())
@@ -171,7 +171,7 @@ class Verification:
     def __post_init__(self) -> None:
         for name in ("sqnr_db", "cosine"):
             if self.outputs and getattr(self, name) is None:
-                object.__setattr__(self, name, min(getattr(each, name) for each in self.outputs.values()))
+                object.__setattr__(self, name, min(getattr(each, name) for each in with_signal(self.outputs).values()))
 
 
 @dataclass(frozen=True, kw_only=True)

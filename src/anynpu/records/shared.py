@@ -62,6 +62,12 @@ class Fidelity:
     lost: tuple[str, ...] = about("the parts that vary in the float model and not in the artifact", ())
     uneven: str = about("the parts that are too different in range for one scale, if any", "")
     strays: str = about("the samples that are wrong where the others are right, if any", "")
+    quiet: bool = about("a probability that both hold at 0 or 1 for all samples: no signal to judge by", False)
+
+
+def with_signal(outputs: Mapping[str, Fidelity]) -> Mapping[str, Fidelity]:
+    """Returns the outputs that are judged: those that are not quiet, or all where all are."""
+    return {name: each for name, each in outputs.items() if not each.quiet} or outputs
 
 
 @dataclass(frozen=True)
