@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,56 +35,84 @@ _RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 @dataclass(frozen=True)
 class Part:
-    """The places of an output along one axis that become an output of their own, and how far their values reach."""
+    """Places of a tensor along an axis: an output of its own, or what is divided further."""
 
-    name: str
     start: int
     stop: int
     reach: float
+    tensor: str
+    name: str = ""
+    inner: Division | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} (places {self.start}..{self.stop - 1}, to {self.reach:.3g})"
+        places = f"places {self.start}..{self.stop - 1}"
+        if self.inner is not None:
+            return f"{places} as {self.inner}"
+        return f"{self.name} ({places}, to {self.reach:.3g})"
 
 
 @dataclass(frozen=True)
-class _Split:
-    """One output as its parts along an axis."""
+class Division:
+    """A tensor as its parts along an axis; `stands_for` is the shape of what is a reshaped form of it."""
 
-    output: str
+    shape: tuple[int, ...]
     axis: int
     parts: tuple[Part, ...]
+    stands_for: tuple[int, ...]
 
-    @property
-    def note(self) -> str:
-        return (
-            f"output {self.output} puts values of different range together along axis {self.axis}, of which 8 bits "
-            f"with one scale lose the smaller; they are outputs of their own: {', '.join(map(str, self.parts))}; "
-            "--keep-outputs leaves it whole"
+    def __str__(self) -> str:
+        return f"{list(self.shape)} along axis {self.axis}: {', '.join(map(str, self.parts))}"
+
+    def leaves(self) -> Iterator[Part]:
+        """Yields the parts that are outputs."""
+        for part in self.parts:
+            yield from (part,) if part.inner is None else part.inner.leaves()
+
+    def named(self, names: Iterator[str]) -> Division:
+        """Returns the division with names for its outputs."""
+        parts = (
+            replace(part, name=next(names)) if part.inner is None else replace(part, inner=part.inner.named(names))
+            for part in self.parts
         )
+        return replace(self, parts=tuple(parts))
+
+    def joined(self, values: Mapping[str, Array]) -> Array:
+        """Returns the values of the whole, of several samples, from those of the parts."""
+        pieces = [values[part.name] if part.inner is None else part.inner.joined(values) for part in self.parts]
+        whole = np.concatenate(pieces, self.axis + 1)
+        return np.asarray(whole.reshape(len(whole), *self.stands_for))
 
 
 def apart(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns the model with such parts as outputs, and a note for each output that was taken apart."""
     cutter = _Cutter(model)
     floats = [v.name for v in model.graph.output if v.type.tensor_type.elem_type == TensorProto.FLOAT]
-    cuts = {name: axes for name in floats if (axes := cutter.axes(name))}
-    if not cuts:
+    candidates = [name for name in floats if cutter.can_cut(name)]
+    if not candidates:
         return model, ()
     probes = random_probes(model)[:_PROBES]
     answers = _answers(model, probes)
-    splits = {name: split for name, axes in cuts.items() if (split := _split(cutter, name, axes, answers[name]))}
-    if not splits:
+    whole = {name: _divided(cutter, name, answers[name]) for name in candidates if np.isfinite(answers[name]).all()}
+    divisions = {
+        name: division.named(cutter.free(f"{name}_{at}") for at in itertools.count())
+        for name, division in whole.items()
+        if division is not None
+    }
+    if not divisions:
         return model, ()
     outputs: list[ValueInfoProto] = []
     for value in model.graph.output:
-        split = splits.get(value.name)
-        outputs += [value] if split is None else [cutter.output(split, part) for part in split.parts]
+        division = divisions.get(value.name)
+        outputs += [value] if division is None else [cutter.output(part) for part in division.leaves()]
     result = cutter.model_with(outputs)
     pieces = _answers(result, probes)
-    for name, split in splits.items():
-        if not np.array_equal(np.concatenate([pieces[p.name] for p in split.parts], split.axis + 1), answers[name]):
-            return model, ()
-    return result, tuple(split.note for split in splits.values())
+    if not all(np.array_equal(division.joined(pieces), answers[name]) for name, division in divisions.items()):
+        return model, ()
+    return result, tuple(
+        f"output {name} puts values of different range together, of which 8 bits with one scale lose the smaller; they "
+        f"are outputs of their own, {division}; --keep-outputs leaves it whole"
+        for name, division in divisions.items()
+    )
 
 
 def _answers(model: ModelProto, probes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -94,18 +122,24 @@ def _answers(model: ModelProto, probes: Sequence[Mapping[str, Array]]) -> dict[s
     return {value.name: np.stack(each) for value, each in zip(model.graph.output, outputs, strict=True)}
 
 
-def _split(cutter: _Cutter, output: str, axes: Mapping[int, Sequence[int]], values: Array) -> _Split | None:
-    """Returns the parts of an output along the first axis that has such of different range, or None."""
-    if not np.isfinite(values).all():
-        return None
-    for axis, cuts in axes.items():
-        bounds = itertools.pairwise([0, *cuts, values.shape[axis + 1]])
-        pieces = np.split(values, cuts, axis + 1)
-        parts = _parts([(*bound, _reach(piece)) for bound, piece in zip(bounds, pieces, strict=True)])
+def _divided(cutter: _Cutter, tensor: str, values: Array) -> Division | None:
+    """Returns a tensor as parts of different range along the first axis that has such, or that a tensor has of which it
+    is a reshaped form; None where there are none."""
+    shape = cutter.shapes.get(tensor, ())
+    for axis, cuts in cutter.axes(tensor).items():
+        pieces = []
+        for start, stop in itertools.pairwise([0, *cuts, shape[axis]]):
+            own, piece = values[:, *[slice(None)] * axis, start:stop], cutter.piece(tensor, axis, start, stop)
+            pieces.append(Part(start, stop, _reach(own), piece, inner=_divided(cutter, piece, own)))
+        parts = _merged(pieces)
         if 1 < len(parts) <= _MOST_PARTS:
-            named = [Part(cutter.free(f"{output}_{at}"), *part) for at, part in enumerate(parts)]
-            return _Split(output, axis, tuple(named))
-    return None
+            written = (replace(part, tensor=cutter.piece(tensor, axis, part.start, part.stop)) for part in parts)
+            return Division(shape, axis, tuple(written), shape)
+    source = cutter.reshaped(tensor)
+    if not source:
+        return None
+    inner = _divided(cutter, source, values.reshape(len(values), *cutter.shapes[source]))
+    return inner and replace(inner, stands_for=shape)
 
 
 def _reach(values: Array) -> float:
@@ -114,17 +148,18 @@ def _reach(values: Array) -> float:
     return 1.0 if 0 <= low < high <= 1 else max(high, 0.0) - min(low, 0.0)
 
 
-def _parts(pieces: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-    """Returns the pieces, neighbours of like reach as one."""
-    parts: list[tuple[int, int, float]] = []
+def _merged(pieces: Iterable[Part]) -> list[Part]:
+    """Returns the pieces, neighbours of like reach as one; those that are divided further stay as they are."""
+    parts: list[Part] = []
     least = most = 0.0
-    for start, stop, reach in pieces:
-        lower, upper = min(least or reach, reach or least), max(most, reach)
-        if parts and upper * FEWEST_STEPS <= lower * _STEPS:
-            parts[-1], least, most = (parts[-1][0], stop, upper), lower, upper
+    for piece in pieces:
+        lower, upper = min(least or piece.reach, piece.reach or least), max(most, piece.reach)
+        alike = upper * FEWEST_STEPS <= lower * _STEPS
+        if parts and alike and piece.inner is None and parts[-1].inner is None:
+            parts[-1], least, most = replace(parts[-1], stop=piece.stop, reach=upper), lower, upper
         else:
-            parts.append((start, stop, reach))
-            least = most = reach
+            parts.append(piece)
+            least = most = piece.reach
     return parts
 
 
@@ -152,6 +187,16 @@ class _Cutter:
         """Returns the places where an output can be cut, by axis; its first axis counts samples."""
         cuts = {axis: self.cuts(output, axis) for axis in range(1, len(self.shapes.get(output, ())))}
         return {axis: sorted(places) for axis, places in cuts.items() if 0 < len(places) < _MOST_PIECES}
+
+    def can_cut(self, output: str) -> bool:
+        """Tells whether an output, or what it is a reshaped form of, is put together of parts."""
+        return bool(self.axes(output)) or bool((source := self.reshaped(output)) and self.can_cut(source))
+
+    def reshaped(self, tensor: str) -> str:
+        """Returns what a tensor is a reshaped form of, or nothing."""
+        node = self.makers.get(tensor)
+        source = node.input[0] if node is not None and node.op_type in _RESHAPING else ""
+        return source if source in self.shapes and source in self.makers else ""
 
     def cuts(self, tensor: str, axis: int) -> set[int]:
         """Returns the places along an axis where a tensor can be cut into what it was put together from."""
@@ -223,13 +268,10 @@ class _Cutter:
         self.stored.append(numpy_helper.from_array(np.array(values, np.int64), name))
         return name
 
-    def output(self, split: _Split, part: Part) -> ValueInfoProto:
-        """Writes what gives one part of an output and returns its description."""
-        piece = self.piece(split.output, split.axis, part.start, part.stop)
-        self.nodes.append(helper.make_node("Identity", [piece], [part.name], name=part.name))
-        shape = list(self.shapes[split.output])
-        shape[split.axis] = part.stop - part.start
-        return helper.make_tensor_value_info(part.name, TensorProto.FLOAT, shape)
+    def output(self, part: Part) -> ValueInfoProto:
+        """Gives a part the name of an output and returns its description."""
+        self.nodes.append(helper.make_node("Identity", [part.tensor], [part.name], name=part.name))
+        return helper.make_tensor_value_info(part.name, TensorProto.FLOAT, None)
 
     def model_with(self, outputs: Sequence[ValueInfoProto]) -> ModelProto:
         """Returns the model with these outputs and the operators that they need."""

@@ -61,8 +61,23 @@ def test_the_parts_put_together_are_the_whole(name):
     assert [part.shape for part in parts] == SHAPES[name]
     np.testing.assert_array_equal(np.concatenate(parts, axis), run(whole, X)[0])
     assert [value.name for value in cut.graph.output] == ["y_0", "y_1"]
-    assert len(notes) == 1 and f"along axis {axis}" in notes[0] and "--keep-outputs" in notes[0]
+    assert len(notes) == 1 and f"along axis {axis}: " in notes[0] and "--keep-outputs" in notes[0]
     assert "y_0 (places 0..3, to " in notes[0]
+
+
+def test_parts_of_parts_are_cut_where_they_were_put_together():
+    """A pose net: boxes, and for each of twenty points two places and how sure they are."""
+    shapes = {"points": [1, 20, 2, 30], "seen": [1, 20, 1, 30], "together": [1, 60, 30]}
+    body = f"""{BOXES} {SCORES} e = Reshape(d, box) q = MatMul(x, wp) r = Mul(q, k) g = Reshape(r, points)
+        l = Reshape(t, seen) o = Concat<axis = 2>(g, l) p = Reshape(o, together) y = Concat<axis = 1>(e, p)"""
+    stored = STORED | {"wp": weights(8, 1200, seed=5)} | {name: np.array(shape) for name, shape in shapes.items()}
+    whole = infer(parse(f"g (float[1,8] x) => (float[?,?,?] y) {{ {body} }}", **stored))
+    cut, (note,) = apart(whole)
+    boxes, points, seen = run(cut, X)
+    assert (boxes.shape, points.shape, seen.shape) == ((1, 4, 30), (1, 20, 2, 30), (1, 20, 1, 30))
+    joined = np.concatenate([boxes, np.concatenate([points, seen], 2).reshape(1, 60, 30)], 1)
+    np.testing.assert_array_equal(joined, run(whole, X)[0])
+    assert "places 4..63 as [1, 20, 3, 30] along axis 2: y_1 (places 0..1, to " in note
 
 
 ALIKE = {
