@@ -489,10 +489,10 @@ BUILT = (
     "and compared with the float model; a figure below 10 dB fails the build and says so. Small models are built",
     "first, so that the shares are those of small models until all are. Rows without a commit in `bench/reach.jsonl`",
     "are of earlier trees; the 50 rows of dc7210cb and later were built for the first time there, and 45, 47, 49 and",
-    "three times 43 of them are proven. What fails: nets of segmentation-models-pytorch whose float form turns noise of",
-    "-40 dB at its input into 3 to 4 dB at its output, tokens that are zero before training (YOLOS: rows of a",
-    "normalisation 800 times smaller than others), prototypes of a mask that calibration with 26 pictures does not",
-    "cover (YOLOv8n-seg), and a detector of seals on pictures without any.",
+    "three times 43 of them are proven. What fails: random weights (nets of segmentation-models-pytorch turn noise of",
+    "-40 dB at their input into 3 to 4 dB at the output, in floating point), tokens that are zero before training",
+    "(YOLOS: rows of a normalisation 800 times smaller than others), prototypes of masks that 26 pictures do not cover",
+    "(YOLOv8n-seg), and a detector of seals on pictures without any.",
 )
 
 
