@@ -111,8 +111,21 @@ def test_a_decode_at_eight_bits_does_not_pass_for_a_detector(cli, tmp_path):
     )
     said = cli(
         "build", "-m", str(model), "--task", str(naive), "-t", "cpu", "--data", str(data), "-o", "out", "-f", "json",
-        timeout=1700,
+        "--no-repair", timeout=1700,
     )  # fmt: skip
     assert said.returncode == AccuracyError.exit_status
     error = json.loads(said.stdout)["chips"][0]["error"]
     assert "SQNR" in error["message"] and f"{Gate().min_sqnr_db:g} dB" in error["message"]
+
+
+def test_without_a_card_boxes_and_scores_are_outputs_of_their_own(cli, tmp_path):
+    calibration(tmp_path / "calibration", fetched("zidane.jpg"))
+    ways = ("-P", "size=640x640", "-P", "resize=letterbox", "-P", "channels=RGB")
+    said = cli(
+        "build", "-m", str(fetched("yolov8n.onnx")), "-t", "cpu", "--data", "calibration", *ways, "-o", "out", "-f",
+        "json", timeout=1700,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout
+    outputs = json.loads(said.stdout)["chips"][0]["verification"]["outputs"]
+    assert set(outputs) == {"output0_0", "output0_1"}
+    assert min(each["sqnr_db"] for each in outputs.values()) > 10
