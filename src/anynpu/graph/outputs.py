@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from anynpu.errors import IntegrityError, Unsupported
 from anynpu.graph.attributes import attribute, numbers
-from anynpu.graph.fold import names_read, needed_nodes, with_nodes
+from anynpu.graph.fold import initializer_names, names_read, needed_nodes, with_nodes
 from anynpu.graph.proof import random_probes
 from anynpu.graph.run import Session
 from anynpu.graph.shapes import infer, tensor_shapes
@@ -85,14 +86,16 @@ class Division:
 
 def apart(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns the model with such parts as outputs, and a note for each output that was taken apart."""
-    cutter = _Cutter(model)
-    floats = [v.name for v in model.graph.output if v.type.tensor_type.elem_type == TensorProto.FLOAT]
-    candidates = [name for name in floats if cutter.can_cut(name)]
-    if not candidates:
+    joined = _joined_outputs(model)
+    if not joined:
         return model, ()
-    probes = random_probes(model)[:_PROBES]
-    answers = _answers(model, probes)
-    whole = {name: _divided(cutter, name, answers[name]) for name in candidates if np.isfinite(answers[name]).all()}
+    cutter = _Cutter(model)
+    try:
+        probes = random_probes(model)[:_PROBES]
+        answers = _answers(model, probes)
+    except (IntegrityError, Unsupported):  # it runs on samples, not on random numbers
+        return model, ()
+    whole = {name: _divided(cutter, name, answers[name]) for name in joined if np.isfinite(answers[name]).all()}
     divisions = {
         name: division.named(cutter.free(f"{name}_{at}") for at in itertools.count())
         for name, division in whole.items()
@@ -115,6 +118,18 @@ def apart(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     )
 
 
+def _joined_outputs(model: ModelProto) -> list[str]:
+    """Returns the outputs of real numbers that are put together, or are moved forms of what is."""
+    makers, names = {name: node for node in model.graph.node for name in node.output}, []
+    for value in model.graph.output:
+        node = makers.get(value.name)
+        while node is not None and node.op_type in (*_RESHAPING, "Transpose", "Identity"):
+            node = makers.get(node.input[0])
+        if node is not None and node.op_type == "Concat" and value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            names.append(value.name)
+    return names
+
+
 def _answers(model: ModelProto, probes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Returns the outputs of a model for all probes, by name."""
     session = Session(model)
@@ -131,10 +146,10 @@ def _divided(cutter: _Cutter, tensor: str, values: Array) -> Division | None:
         for start, stop in itertools.pairwise([0, *cuts, shape[axis]]):
             own, piece = values[:, *[slice(None)] * axis, start:stop], cutter.piece(tensor, axis, start, stop)
             pieces.append(Part(start, stop, _reach(own), piece, inner=_divided(cutter, piece, own)))
-        parts = _merged(pieces)
-        if 1 < len(parts) <= _MOST_PARTS:
-            written = (replace(part, tensor=cutter.piece(tensor, axis, part.start, part.stop)) for part in parts)
-            return Division(shape, axis, tuple(written), shape)
+        parts = [replace(part, tensor=cutter.piece(tensor, axis, part.start, part.stop)) for part in _merged(pieces)]
+        stored = any(part.tensor in cutter.constants for part in parts)
+        if 1 < len(parts) <= _MOST_PARTS and not stored:
+            return Division(shape, axis, tuple(parts), shape)
     source = cutter.reshaped(tensor)
     if not source:
         return None
@@ -174,6 +189,7 @@ class _Cutter:
     def __post_init__(self) -> None:
         self.shapes = tensor_shapes(self.model)
         self.makers = {name: node for node in self.model.graph.node for name in node.output}
+        self.constants = initializer_names(self.model.graph)
         self.names = {*self.shapes, *self.makers}
 
     def free(self, name: str) -> str:
@@ -187,10 +203,6 @@ class _Cutter:
         """Returns the places where an output can be cut, by axis; its first axis counts samples."""
         cuts = {axis: self.cuts(output, axis) for axis in range(1, len(self.shapes.get(output, ())))}
         return {axis: sorted(places) for axis, places in cuts.items() if 0 < len(places) < _MOST_PIECES}
-
-    def can_cut(self, output: str) -> bool:
-        """Tells whether an output, or what it is a reshaped form of, is put together of parts."""
-        return bool(self.axes(output)) or bool((source := self.reshaped(output)) and self.can_cut(source))
 
     def reshaped(self, tensor: str) -> str:
         """Returns what a tensor is a reshaped form of, or nothing."""
@@ -232,9 +244,9 @@ class _Cutter:
 
     def piece(self, tensor: str, axis: int, start: int, stop: int) -> str:
         """Returns the tensor that holds these places of another, from operators that are written where needed."""
-        node, size = self.makers[tensor], self.shapes[tensor][axis]
-        if (start, stop) == (0, size):
+        if (start, stop) == (0, self.shapes[tensor][axis]):
             return tensor
+        node = self.makers[tensor]
         if node.op_type == "Concat":
             if axis != self.along(node):
                 pieces = [self.piece(name, axis, start, stop) for name in node.input]

@@ -24,6 +24,7 @@ STORED = {
     "grid": np.array([1, 4, 6, 5]),
     "grids": np.array([1, 20, 6, 5]),
     "rows": np.array([1, 24, 30]),
+    "ones": np.ones((1, 2, 30), np.float32),
 }
 BOXES = "b = MatMul(x, wb) c = Sigmoid(b) d = Mul(c, k)"
 SCORES = "s = MatMul(x, ws) t = Sigmoid(s)"
@@ -85,6 +86,7 @@ ALIKE = {
     "boxes as parts of the image": f"""{BOXES} {SCORES} e = Reshape(c, box) u = Reshape(t, score)
         y = Concat<axis = 1>(e, u)""",
     "levels": f"{BOXES} e = Reshape(d, box) f = Neg(e) y = Concat<axis = 2>(e, f)",
+    "a constant beside them": f"{BOXES} e = Reshape(d, box) y = Concat<axis = 1>(e, ones)",
     "behind arithmetic": f"""{BOXES} {SCORES} e = Reshape(d, box) u = Reshape(t, score) j = Concat<axis = 1>(e, u)
         y = Mul(j, k)""",
 }
@@ -93,6 +95,33 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_outputs_of_one_range_and_what_cannot_be_cut_stay_whole(name):
     whole = net(ALIKE[name])
+    assert apart(whole) == (whole, ())
+
+
+def test_an_input_that_is_handed_on_is_a_part():
+    whole = infer(
+        parse(
+            f"g (float[1,8] x, float[1,2,30] z) => (float[?,?,?] y) {{ {BOXES} e = Reshape(d, box) s = Tanh(z) "
+            "y = Concat<axis = 1>(s, e, z) }",
+            **STORED,
+        )
+    )
+    z = 0.1 * weights(1, 2, 30, seed=7)
+    parts = run(apart(whole)[0], X, z)
+    assert [part.shape[1] for part in parts] == [2, 4, 2]
+    np.testing.assert_array_equal(np.concatenate(parts, 1), run(whole, X, z)[0])
+
+
+def test_a_model_that_random_numbers_break_stays_whole():
+    whole = infer(
+        parse(
+            f"""g (float[1,8] x, int64[1] place) => (float[?,?,?] y) {{ {BOXES} {SCORES} e = Reshape(d, box)
+                u = Reshape(t, score) far = Sub(place, hundred) r = Gather<axis = 1>(u, far)
+                y = Concat<axis = 1>(e, r) }}""",
+            **STORED,
+            hundred=np.array([100]),
+        )
+    )
     assert apart(whole) == (whole, ())
 
 
