@@ -239,6 +239,21 @@ def test_idle_connections_make_room_for_new_ones():
                 connection.close()
 
 
+def test_of_connections_that_come_at_one_moment_the_first_makes_room():
+    loop = asyncio.new_event_loop()
+    site, closed = Site(App(ROUTES, Limits(connections=100)), loop), []
+    try:
+        for number in range(100):
+            connection = site.connection()
+            connection.since = 1.0
+            connection.transport = SimpleNamespace(is_closing=lambda: False, abort=lambda at=number: closed.append(at))
+            site.connections[connection] = None
+        site.make_room()
+    finally:
+        loop.close()
+    assert closed == [0]
+
+
 def test_an_internal_error_says_nothing_of_itself(client, caplog):
     with caplog.at_level(logging.ERROR):
         reply = client("GET", "/broken")
@@ -478,7 +493,7 @@ def test_a_server_that_stood_still_blames_no_client():
     clock = SimpleNamespace(now=100.0)
     site = Site(App(ROUTES, SMALL), SimpleNamespace(time=lambda: clock.now))
     connection = site.connection()
-    site.connections.add(connection)
+    site.connections[connection] = None
     assert site.due(101.0) == [connection] and connection.since == 100.0
     assert site.due(162.0) == [] and connection.since == 160.0
     assert site.due(163.2) == [connection] and connection.since == 160.0

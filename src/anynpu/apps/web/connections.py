@@ -27,7 +27,8 @@ class Site:
 
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
         self.app, self.limits, self.loop = app, app.limits, loop
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came: the clock of the event loop gives those of one burst the same time."""
         self.addresses, self.heads = Addresses(app.limits), Heads()
         self.held_bytes = 0
         """Of bodies that are not whole yet."""

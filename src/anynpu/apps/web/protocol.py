@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) and peer else UNIX
         site = self.site
-        site.connections.add(self)
+        site.connections[self] = None
         if not site.addresses.take(self.client):
             transport.abort()
         elif len(site.connections) > self.limits.connections:
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         site = self.site
         with site.writing:
             self.gone = True
-        site.connections.discard(self)
+        site.connections.pop(self, None)
         site.addresses.give_back(self.client)
         if self.turns is not None:
             self.turns.close()
