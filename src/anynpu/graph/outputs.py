@@ -299,9 +299,10 @@ class _Cutter:
 def _renamed(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
     """Returns the nodes where what only an `Identity` in front of an output reads has the output's name."""
     reads = Counter(name for node in nodes for name in names_read(node))
-    ends = {n.input[0]: n for n in nodes if n.op_type == "Identity" and n.output[0] in outputs}
-    ends = {name: end for name, end in ends.items() if reads[name] == 1 and name not in outputs}
-    kept = [node for node in nodes if node not in ends.values()]
+    computed = {name for node in nodes for name in node.output} - {*outputs}
+    ends = {n.input[0]: n.output[0] for n in nodes if n.op_type == "Identity" and n.output[0] in outputs}
+    ends = {name: end for name, end in ends.items() if reads[name] == 1 and name in computed}
+    kept = [node for node in nodes if node.output[0] not in ends.values()]
     for node in kept:
-        node.output[:] = [ends[name].output[0] if name in ends else name for name in node.output]
+        node.output[:] = [ends.get(name, name) for name in node.output]
     return kept

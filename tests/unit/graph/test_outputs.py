@@ -98,17 +98,18 @@ def test_outputs_of_one_range_and_what_cannot_be_cut_stay_whole(name):
     assert apart(whole) == (whole, ())
 
 
-def test_an_input_that_is_handed_on_is_a_part():
+@pytest.mark.parametrize(("joined", "sizes"), [("s, e, z", [2, 4, 2]), ("e, z", [4, 2])])
+def test_an_input_that_is_handed_on_is_a_part(joined, sizes):
     whole = infer(
         parse(
             f"g (float[1,8] x, float[1,2,30] z) => (float[?,?,?] y) {{ {BOXES} e = Reshape(d, box) s = Tanh(z) "
-            "y = Concat<axis = 1>(s, e, z) }",
+            f"y = Concat<axis = 1>({joined}) }}",
             **STORED,
         )
     )
     z = 0.1 * weights(1, 2, 30, seed=7)
     parts = run(apart(whole)[0], X, z)
-    assert [part.shape[1] for part in parts] == [2, 4, 2]
+    assert [part.shape[1] for part in parts] == sizes
     np.testing.assert_array_equal(np.concatenate(parts, 1), run(whole, X, z)[0])
 
 
