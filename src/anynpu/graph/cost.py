@@ -12,10 +12,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from anynpu.errors import Finding, Unsupported
 from anynpu.graph.fold import fold_constants, names_read, static_shapes
-from anynpu.graph.shapes import infer, inputs_of
+from anynpu.graph.shapes import VIEWS, infer, inputs_of
 
 # Operators that give the same bytes another shape: no memory of their own.
-_VIEWS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}
+_WITHOUT_MEMORY = {*VIEWS, "Identity", "Dropout"}
 # Constants of these types say how to compute (shapes, axes, conditions), not what with.
 _NOT_WEIGHTS = {TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING}
 # Float operands that are settings of the operator as well.
@@ -183,7 +183,7 @@ def _peak(nodes: list[NodeProto], model: ModelProto, shapes: Shapes, constants: 
     # The tensor whose memory each view shares
     storage: dict[str, str] = {}
     for node in nodes:
-        if node.op_type in _VIEWS:
+        if node.op_type in _WITHOUT_MEMORY:
             storage[node.output[0]] = storage.get(node.input[0], node.input[0])
     outputs = {storage.get(value.name, value.name) for value in model.graph.output}
     last = {storage.get(name, name): place for place, node in enumerate(nodes) for name in names_read(node)}

@@ -12,11 +12,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from anynpu.graph.attributes import attribute, numbers
 from anynpu.graph.fold import RANDOM, copied, inner_graphs, names_read, static_shapes, with_nodes
 from anynpu.graph.passes import Pass
+from anynpu.graph.shapes import VIEWS
 from anynpu.tensors import Array
 
 _SMALL = 1 << 16
 """Constants with more elements are taken for working ones: to look at them all takes longer than it saves."""
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ _RULES: dict[str, Rule] = {
     "Identity": _first(lambda node, known: True),
     # Unless a third input, the mode, says that it is trained, or its mask is read.
     "Dropout": _first(lambda node, known: len(node.input) < 3 and not known.read & set(node.output[1:])),
-    **dict.fromkeys((*_VIEWS, "Expand", "Tile"), _first(lambda node, known: known.keeps_shape(node))),
+    **dict.fromkeys((*VIEWS, "Expand", "Tile"), _first(lambda node, known: known.keeps_shape(node))),
 }
 """For each operator the input that a node gives unchanged, or None where it changes something."""
 
@@ -196,7 +196,7 @@ def _join(node: NodeProto, before: NodeProto, known: Known) -> list[Array] | Non
         node.attribute.append(helper.make_attribute("perm", [first[axis] for axis in second]))
         return []
     shape = known.shapes.get(node.output[0])
-    if node.op_type == "Reshape" and before.op_type in _VIEWS and shape and 0 not in shape:
+    if node.op_type == "Reshape" and before.op_type in VIEWS and shape and 0 not in shape:
         return [np.array(shape, np.int64)]  # a zero would stand for the size of what is read
     if node.op_type == before.op_type == "Slice" and shape:
         first_cut, second_cut = (_cut(each, known, len(shape)) for each in (before, node))

@@ -23,7 +23,7 @@ from anynpu.graph.attributes import attribute, numbers
 from anynpu.graph.fold import initializer_names, names_read, needed_nodes, with_nodes
 from anynpu.graph.proof import random_probes
 from anynpu.graph.run import Session
-from anynpu.graph.shapes import infer, tensor_shapes
+from anynpu.graph.shapes import VIEWS, infer, maker_behind, tensor_shapes
 from anynpu.tensors import Array
 
 FEWEST_STEPS = 8
@@ -31,7 +31,7 @@ FEWEST_STEPS = 8
 _STEPS = 256
 _PROBES = 3
 _MOST_PIECES, _MOST_PARTS = 64, 8
-_RESHAPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_MOVING = (*VIEWS, "Transpose", "Identity")
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,7 @@ def _joined_outputs(model: ModelProto) -> list[str]:
     """Returns the outputs of real numbers that are put together, or are moved forms of what is."""
     makers, names = {name: node for node in model.graph.node for name in node.output}, []
     for value in model.graph.output:
-        node = makers.get(value.name)
-        while node is not None and node.op_type in (*_RESHAPING, "Transpose", "Identity"):
-            node = makers.get(node.input[0])
+        node = maker_behind(value.name, makers, _MOVING)
         if node is not None and node.op_type == "Concat" and value.type.tensor_type.elem_type == TensorProto.FLOAT:
             names.append(value.name)
     return names
@@ -207,7 +205,7 @@ class _Cutter:
     def reshaped(self, tensor: str) -> str:
         """Returns what a tensor is a reshaped form of, or nothing."""
         node = self.makers.get(tensor)
-        source = node.input[0] if node is not None and node.op_type in _RESHAPING else ""
+        source = node.input[0] if node is not None and node.op_type in VIEWS else ""
         return source if source in self.shapes and source in self.makers else ""
 
     def cuts(self, tensor: str, axis: int) -> set[int]:
@@ -236,7 +234,7 @@ class _Cutter:
         if node.op_type == "Transpose":
             order = numbers(node, "perm") or range(len(result))[::-1]
             return order[axis]
-        if node.op_type not in _RESHAPING or source is None:
+        if node.op_type not in VIEWS or source is None:
             return None
         ahead = math.prod(result[:axis])
         same = (at for at, size in enumerate(source) if size == result[axis] and math.prod(source[:at]) == ahead)

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 
 import onnx
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
@@ -29,6 +29,8 @@ _LEFT = {
     "If": "If chooses by the data between results of different shapes",
 }
 """Why control flow is not written out, where there is more to say than that shapes depend on it."""
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Operators that give the same values in another shape."""
 _NEGATIVE_AXES = 11
 """The first opset that counts axes from the end."""
 
@@ -37,6 +39,14 @@ def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
     """Returns the graph inputs that the caller feeds, in order, without weights listed as inputs."""
     stored = initializer_names(model.graph)
     return [value for value in model.graph.input if value.name not in stored]
+
+
+def maker_behind(tensor: str, makers: Mapping[str, NodeProto], passed: Container[str]) -> NodeProto | None:
+    """Returns the operator that a tensor comes from, behind those of the kinds that are passed; None for an input."""
+    node = makers.get(tensor)
+    while node is not None and node.op_type in passed:
+        node = makers.get(node.input[0])
+    return node
 
 
 def dtype_of(value: ValueInfoProto) -> str:

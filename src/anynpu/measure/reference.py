@@ -21,6 +21,8 @@ FEWEST_SAMPLES = 4
 NOISE = 1e-6
 HARDLY = 1e-3
 """An output that moves by less, relative to its largest value, is named."""
+PROBABILITIES = ("Softmax", "Sigmoid")
+"""What gives them."""
 RECTIFIERS = ("Relu", "Clip", "ThresholdedRelu")
 MAX_MODEL_BYTES = 512 * 2**20
 MASKS = 3
@@ -71,7 +73,7 @@ def _standstill(name: str, moved: float, samples: int, truth: Artifact, values: 
     """Returns the sentence on an output that hardly moves or that its last function holds at 0 or 1, or nothing."""
     last = truth.manifest.details.get("output_operators", {}).get(name, "")
     off = np.minimum(np.abs(values), np.abs(1 - values))
-    saturated = last in ("Softmax", "Sigmoid") and np.count_nonzero(off > NOISE) <= off.size // 100
+    saturated = last in PROBABILITIES and np.count_nonzero(off > NOISE) <= off.size // 100
     why = f": its {last} is saturated, every value is 0 or 1" if saturated else ""
     if moved <= NOISE:
         return f"output '{name}' of the float model gives the same values for {samples} differing samples{why}"

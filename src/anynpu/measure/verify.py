@@ -19,7 +19,7 @@ from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.pace import slower_than_float
-from anynpu.measure.reference import judge_reference
+from anynpu.measure.reference import PROBABILITIES, judge_reference
 from anynpu.measure.refusals import second_opinions
 from anynpu.measure.remembered import Memory
 from anynpu.measure.samples import SampleSet, read_samples
@@ -121,7 +121,7 @@ def class_axes(reference: Artifact) -> dict[str, int]:
 def probabilities(reference: Artifact) -> list[str]:
     """Returns the outputs that a sigmoid or a softmax gives."""
     computed_by = reference.manifest.details.get("output_operators", {})
-    return [name for name, kind in computed_by.items() if kind in ("Sigmoid", "Softmax")]
+    return [name for name, kind in computed_by.items() if kind in PROBABILITIES]
 
 
 def compared(expected: Mapping[str, Array], got: Mapping[str, Array], truth: Artifact) -> dict[str, Fidelity]:

@@ -253,6 +253,7 @@ def _written(
     from anynpu.graph.degenerate import input_dependence
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.indices import index_sizes
+    from anynpu.graph.shapes import VIEWS, maker_behind
 
     model, card, cut_notes, detector = _cut(whole, card, request.keep_outputs)
     onnx.save(model, str(out / "model.onnx"))
@@ -265,9 +266,7 @@ def _written(
     makers = {name: node for node in model.graph.node for name in node.output}
     computed_by = {}
     for value in model.graph.output:
-        node = makers.get(value.name)
-        while node is not None and node.op_type in _SAME_VALUES:  # which only move values
-            node = makers.get(node.input[0])
+        node = maker_behind(value.name, makers, (*VIEWS, "Transpose", "Identity", "Cast"))  # which only move values
         computed_by[value.name] = "" if node is None else node.op_type
     manifest = Manifest(
         format="onnx",
@@ -332,9 +331,6 @@ def with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[Te
         return inputs
     order = card.preprocess.channels
     return tuple(replace(s, channels=order) if {*"CHW"} <= {*s.layout} and not s.channels else s for s in inputs)
-
-
-_SAME_VALUES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast")
 
 
 def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[TensorSpec, ...]:
